@@ -1,1 +1,6 @@
-//! (to come)
+//! What a process needs, each part small and separate: metrics, …
+//!
+//! Nothing in here knows what a volume is. A feature gets its queue, its events and its metrics from here and never
+//! starts a thread, opens a socket or reads the clock in another way.
+
+pub mod metrics;
