@@ -3,4 +3,8 @@
 //! Nothing in here knows what a volume is. A feature gets its queue, its events and its metrics from here and never
 //! starts a thread, opens a socket or reads the clock in another way.
 
+pub mod admin;
+pub mod logging;
 pub mod metrics;
+pub mod readiness;
+pub mod shutdown;

@@ -176,6 +176,7 @@ impl<M: Clone> Family<M> {
 #[derive(Clone)]
 enum Kind {
     Counter(Family<Counter>),
+    RunningTotal(Family<Gauge>),
     Gauge(Family<Gauge>),
     Histogram(Family<Histogram>),
 }
@@ -213,6 +214,16 @@ impl Registry {
     #[must_use]
     pub fn gauge(&self, name: &'static str, help: &'static str) -> Gauge {
         self.gauges(name, help, &[]).with(&[])
+    }
+
+    /// A counter whose total somebody else keeps, such as the kernel: it is set, but shown as what it is.
+    #[must_use]
+    pub fn running_total(&self, name: &'static str, help: &'static str) -> Gauge {
+        let family = Family::new(&[], Gauge::default);
+        match self.get_or_register(name, help, || Kind::RunningTotal(family.clone())) {
+            Kind::RunningTotal(registered) => registered.with(&[]),
+            _ => family.with(&[]),
+        }
     }
 
     /// A histogram without labels.

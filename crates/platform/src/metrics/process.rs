@@ -6,7 +6,7 @@ use super::Registry;
 
 /// Registers the `process_*` metrics. Where there is no `/proc` they stay at 0.
 pub fn observe_process(registry: &Registry) {
-    let cpu = registry.gauge("process_cpu_seconds_total", "Total user and system CPU time spent in seconds.");
+    let cpu = registry.running_total("process_cpu_seconds_total", "Total user and system CPU time spent in seconds.");
     let open_files = registry.gauge("process_open_fds", "Number of open file descriptors.");
     let resident = registry.gauge("process_resident_memory_bytes", "Resident memory size in bytes.");
     let virtual_size = registry.gauge("process_virtual_memory_bytes", "Virtual memory size in bytes.");

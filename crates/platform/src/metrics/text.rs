@@ -21,6 +21,9 @@ fn write_metric(text: &mut String, Described { name, help, kind }: &Described) -
         Kind::Counter(family) => write_family(text, name, help, "counter", family, |text, labels, counter| {
             write_sample(text, name, labels, counter.get() as f64)
         }),
+        Kind::RunningTotal(family) => write_family(text, name, help, "counter", family, |text, labels, total| {
+            write_sample(text, name, labels, total.get())
+        }),
         Kind::Gauge(family) => write_family(text, name, help, "gauge", family, |text, labels, gauge| {
             write_sample(text, name, labels, gauge.get())
         }),
