@@ -1,1 +1,23 @@
-//! (to come)
+//! What we know of the cluster: slim objects, one watch per kind, indexes, ownership and names.
+//!
+//! ```text
+//! kube-apiserver ==watch==> decode (slim, without managedFields) ==> Store ==changes==> a feature's queue
+//!                                                                      └── indexes <── observations of every feature
+//! ```
+//!
+//! A store never writes and is never written back: writes are explicit patches made by the features. What a store holds
+//! may be old; whoever is about to do something that cannot be undone reads live and decides again.
+
+pub mod claim;
+pub mod decision;
+pub mod key;
+mod meta;
+pub mod pod;
+pub mod server;
+pub mod store;
+pub mod watch;
+
+pub use claim::Claim;
+pub use key::ObjectKey;
+pub use pod::Pod;
+pub use store::Store;

@@ -1,0 +1,38 @@
+//! Metadata without what nobody reads.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
+use serde::{Deserialize, Deserializer};
+
+/// Decodes the few fields of metadata that some decision reads and skips the rest while parsing. managedFields alone are
+/// often more than half of an object: they must not even be allocated.
+pub(crate) fn slim<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    let SlimMeta { name, namespace, uid, resource_version, deletion_timestamp, owner_references } =
+        SlimMeta::deserialize(deserializer)?;
+    Ok(ObjectMeta {
+        name,
+        namespace,
+        uid,
+        resource_version,
+        deletion_timestamp,
+        owner_references,
+        ..ObjectMeta::default()
+    })
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SlimMeta {
+    name: Option<String>,
+    namespace: Option<String>,
+    uid: Option<String>,
+    /// The watch resumes from it.
+    resource_version: Option<String>,
+    deletion_timestamp: Option<Time>,
+    owner_references: Option<Vec<OwnerReference>>,
+}
+
+/// The uid of the owner that is marked as the controller: the only owner that counts.
+pub(crate) fn controller_uid(meta: &mut ObjectMeta) -> Option<Box<str>> {
+    let owners = meta.owner_references.take()?;
+    owners.into_iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.into_boxed_str())
+}

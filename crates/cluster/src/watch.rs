@@ -1,0 +1,197 @@
+//! One watch per kind: keeps a store like the API server's own, however often the connection breaks.
+
+use std::{pin::pin, time::Duration};
+
+use futures::StreamExt;
+use kube::{
+    Api, Client, Resource,
+    core::NamespaceResourceScope,
+    runtime::{
+        WatchStreamExt,
+        watcher::{self, Event, ExponentialBackoff},
+    },
+};
+use platform::{
+    metrics::{Counter, Family, Registry},
+    readiness::Readiness,
+};
+
+use crate::{
+    server::ListMode,
+    store::{Slim, Store},
+};
+
+/// Load balancers drop connections that are silent for four minutes or so, some without telling: the watch ends earlier by
+/// itself and is resumed where it stopped.
+const WATCH_SECONDS: u32 = 200;
+
+/// How many objects a page of a list has: at several KB each, a page is a few MB on its way through memory.
+const PAGE_SIZE: u32 = 250;
+
+/// After an outage every watch is back within this time, and a server that just came up is not stormed.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// Where and how the watches of a process look.
+#[derive(Clone)]
+pub struct Watches {
+    /// The client; it needs neither retries nor the right to write.
+    pub client: Client,
+    /// The one namespace to look at, or all of them.
+    pub namespace: Option<String>,
+    /// How lists are asked for.
+    pub list_mode: ListMode,
+    /// Readiness waits for every first list.
+    pub readiness: Readiness,
+    /// Where the metrics of the caches go.
+    pub registry: Registry,
+}
+
+impl Watches {
+    /// Feeds `store` until the returned future is dropped.
+    pub fn feed<T>(&self, store: &Store<T>) -> impl Future<Output = ()> + Send + 'static
+    where
+        T: Slim,
+        T::Wire: Resource<Scope = NamespaceResourceScope>,
+    {
+        let api = match &self.namespace {
+            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
+            None => Api::all(self.client.clone()),
+        };
+        let gate = self.readiness.gate(format!("the cache of {}", T::KIND));
+        let metrics = WatchMetrics::register(&self.registry, T::KIND, store);
+        let (store, mut mode) = (store.clone(), self.list_mode);
+        async move {
+            loop {
+                metrics.list_modes.with(&[T::KIND, mode.name()]).increment();
+                let refused = watch_until_refused(api.clone(), mode, &store, &metrics, || gate.open()).await;
+                tracing::warn!(
+                    kind = T::KIND,
+                    error = %refused,
+                    "the API server does not stream lists after all (its WatchList feature is off); falling back to paged lists"
+                );
+                mode = ListMode::Paged;
+            }
+        }
+    }
+}
+
+/// Watches for ever; returns only if the server refuses to stream lists.
+async fn watch_until_refused<T: Slim>(
+    api: Api<T::Wire>,
+    mode: ListMode,
+    store: &Store<T>,
+    metrics: &WatchMetrics,
+    synced: impl Fn(),
+) -> watcher::Error {
+    let config = watcher::Config::default().timeout(WATCH_SECONDS).page_size(PAGE_SIZE);
+    let config = match mode {
+        ListMode::Streamed => config.streaming_lists(),
+        ListMode::Paged => config,
+    };
+    let pauses = backon::ExponentialBuilder::default()
+        .with_min_delay(Duration::from_millis(200))
+        .with_max_delay(LONGEST_PAUSE)
+        .with_jitter()
+        .without_max_times();
+    let mut events = pin!(watcher::watcher(api, config).backoff(ExponentialBackoff::from(pauses)));
+    let mut trouble = Trouble::default();
+    loop {
+        match events.next().await {
+            Some(Ok(event)) => {
+                trouble.over(T::KIND);
+                if take_in(store, event, metrics) {
+                    synced();
+                }
+            }
+            Some(Err(error)) if mode == ListMode::Streamed && is_refusal(&error) => return error,
+            Some(Err(error)) => {
+                metrics.failures.increment();
+                trouble.tell(T::KIND, &error);
+            }
+            // The watcher never ends by itself; if it did, asking again would be the right thing.
+            None => tokio::task::yield_now().await,
+        }
+    }
+}
+
+/// Returns true when a list is complete.
+fn take_in<T: Slim>(store: &Store<T>, event: Event<T::Wire>, metrics: &WatchMetrics) -> bool {
+    match event {
+        Event::Init => {
+            metrics.lists.increment();
+            store.begin_list();
+        }
+        Event::InitDone => {
+            store.end_list();
+            return true;
+        }
+        Event::InitApply(wire) | Event::Apply(wire) => {
+            if let Some(object) = T::from_wire(wire) {
+                store.apply(object);
+            }
+        }
+        Event::Delete(wire) => {
+            if let Some(object) = T::from_wire(wire) {
+                store.delete(object.key());
+            }
+        }
+    }
+    false
+}
+
+// "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled", status 422.
+fn is_refusal(error: &watcher::Error) -> bool {
+    matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status))
+        if status.code == 422 || (status.code == 400 && status.message.contains("sendInitialEvents")))
+}
+
+/// One line when trouble begins and one when it ends, instead of one every few seconds in between.
+#[derive(Default)]
+struct Trouble {
+    last_told: Option<String>,
+}
+
+impl Trouble {
+    fn tell(&mut self, kind: &str, error: &watcher::Error) {
+        let error = chain(error);
+        if self.last_told.as_ref() != Some(&error) {
+            tracing::warn!(kind, error, "the watch is interrupted; the cache may be out of date until it is back");
+            self.last_told = Some(error);
+        }
+    }
+
+    fn over(&mut self, kind: &str) {
+        if self.last_told.take().is_some() {
+            tracing::info!(kind, "the watch is back");
+        }
+    }
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+struct WatchMetrics {
+    lists: Counter,
+    failures: Counter,
+    list_modes: Family<Counter>,
+}
+
+impl WatchMetrics {
+    fn register<T: Slim>(registry: &Registry, kind: &'static str, store: &Store<T>) -> Self {
+        let objects =
+            registry.gauges("claimkeeper_cache_objects", "Objects kept in the cache.", &["kind"]).with(&[kind]);
+        let counted = store.clone();
+        registry.before_scrape(move || objects.set(counted.len() as f64));
+        let lists = "Lists begun, the first one included; every other one followed a gap in the watch.";
+        let modes = "Times a way of listing was chosen; a second one for a kind means that the first was refused.";
+        Self {
+            lists: registry.counters("claimkeeper_cache_lists_total", lists, &["kind"]).with(&[kind]),
+            failures: registry
+                .counters("claimkeeper_cache_watch_failures_total", "Failures of the watch or its list.", &["kind"])
+                .with(&[kind]),
+            list_modes: registry.counters("claimkeeper_cache_list_mode_total", modes, &["kind", "mode"]),
+        }
+    }
+}
