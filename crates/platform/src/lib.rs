@@ -4,6 +4,7 @@
 //! starts a thread, opens a socket or reads the clock in another way.
 
 pub mod admin;
+pub mod client;
 pub mod logging;
 pub mod metrics;
 pub mod readiness;
