@@ -1,5 +1,5 @@
 // Command controlplane is a Kubernetes control plane in one file: etcd, kube-apiserver, kube-controller-manager,
-// kube-scheduler and kubectl, chosen by the first argument.
+// kube-scheduler, kwok and kubectl, chosen by the first argument.
 //
 // One binary instead of five because they share almost all of their code: it links once and takes a fifth of the disk.
 package main
@@ -28,6 +28,8 @@ var components = map[string]func(){
 	"kube-controller-manager": func() { run(controllermanager.NewControllerManagerCommand()) },
 	"kube-scheduler":          func() { run(scheduler.NewSchedulerCommand()) },
 	"kubectl":                 func() { run(kubectl.NewDefaultKubectlCommand()) },
+	"kwok":                    kwok,
+	"user-certificate":        userCertificate,
 	"workqueue-reference":     workqueueReference,
 }
 
@@ -44,6 +46,7 @@ func main() {
 	// The components read os.Args themselves and expect their own name in front.
 	component := components[os.Args[1]]
 	os.Args = os.Args[1:]
+	holdLifeline()
 	component()
 }
 

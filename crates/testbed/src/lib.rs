@@ -1,1 +1,48 @@
-//! (to come)
+//! A real Kubernetes control plane on one machine, for tests, demo and benchmarks.
+//!
+//! ```text
+//! this process ──lifeline──► etcd ◄── kube-apiserver ◄── kube-controller-manager, kube-scheduler
+//!      │                                    ▲   ▲
+//!      ├── provisioner (a task) ────────────┘   └── kwok (nodes are Ready, their pods run)
+//!      └── run directory: data, certificates, kubeconfigs, logs, audit log, bin/kubectl, bin/helm
+//! ```
+//!
+//! - [`ControlPlane::start`] starts one and owns it: its parts can be stopped, killed, paused and restarted. It ends with
+//!   its owner, whichever way that one ends, and leaves nothing behind.
+//! - [`Cluster`] is what everyone else holds: addresses, clients, kubeconfigs, namespaces, nodes, the audit log.
+//! - [`shared`] is the one that the tests of a run have in common; nearly all tests want this:
+//!
+//! ```no_run
+//! # async fn test() -> anyhow::Result<()> {
+//! let cluster = testbed::shared().await?;
+//! let namespace = cluster.create_namespace("my-test").await?;
+//! let client = cluster.admin().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The programs are built from the Go module in `controlplane/` when they are first needed ([`Binaries`]).
+
+mod audit;
+mod binaries;
+mod cluster;
+mod control_plane;
+mod flags;
+mod kubeconfig;
+mod nodes;
+mod options;
+mod pki;
+mod ports;
+mod probe;
+mod process;
+mod progress;
+mod provisioner;
+mod shared;
+
+pub use audit::{AuditLog, AuditedObject, AuditedRequest, AuditedResponse, AuditedUser};
+pub use binaries::{Binaries, cache_directory};
+pub use cluster::Cluster;
+pub use control_plane::ControlPlane;
+pub use options::Options;
+pub use process::{Component, ComponentFailed};
+pub use shared::{TESTBED_VARIABLE, shared};

@@ -1,0 +1,304 @@
+//! The programs a control plane consists of, built from the Go module in `controlplane/` when they are first needed.
+//!
+//! They are kept outside the checkout, in a directory named after the hash of everything that goes into them, so that a
+//! fresh clone, another branch and a second checkout all find what was built before:
+//!
+//! ```text
+//! $CLAIMKEEPER_CACHE (or $XDG_CACHE_HOME/claimkeeper, or ~/.cache/claimkeeper)
+//!   binaries/<hash>/controlplane     etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok, kubectl
+//!   binaries/<hash>/helm
+//!   binaries/lock                    held while building: two processes never build the same thing at once
+//! ```
+
+use std::{
+    env,
+    ffi::{OsStr, OsString},
+    fs::{self, File},
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::mpsc,
+    time::{Duration, SystemTime},
+};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use sha2::{Digest, Sha256};
+
+use crate::progress::Progress;
+
+/// What `go.mod` asks for.
+const OLDEST_GO: (u32, u32) = (1, 26);
+const INSTALL_GO: &str = "install Go 1.26 or newer (https://go.dev/dl/) and make sure that `go` is in PATH";
+/// The version is what `kubectl version` and the API server's `/version` say: without it they claim to be v0.0.0.
+const BUILD_FLAGS: [&str; 3] =
+    ["-trimpath", "-buildvcs=false", "-ldflags=-s -w -X k8s.io/component-base/version.gitVersion=v1.37.1"];
+const PACKAGES: [&str; 2] = [".", "helm.sh/helm/v4/cmd/helm"];
+/// Enough to switch between a few branches without building again; each takes about 300 MB.
+const KEPT_BUILDS: usize = 3;
+
+/// The built programs.
+#[derive(Debug, Clone)]
+pub struct Binaries {
+    directory: PathBuf,
+}
+
+impl Binaries {
+    /// Finds the programs in the cache, or builds them, which takes minutes the first time and shows its progress.
+    ///
+    /// Blocks; call it from `spawn_blocking` in async code.
+    pub fn get() -> Result<Self> {
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("controlplane");
+        let go = Go::find(&env::var_os("PATH").unwrap_or_default())?;
+        let builds = cache_directory()?.join("binaries");
+        let directory = builds.join(fingerprint(&sources, &go)?);
+        if !is_complete(&directory) {
+            fs::create_dir_all(&builds).with_context(|| format!("cannot create the cache {}", builds.display()))?;
+            let lock = File::create(builds.join("lock"))?;
+            lock.lock().context("cannot lock the cache of built binaries")?;
+            // Whoever held the lock before us may have built exactly this.
+            if !is_complete(&directory) {
+                build(&sources, &go, &builds, &directory)?;
+                remove_old_builds(&builds, &directory)?;
+            }
+        }
+        // The time of last use decides which builds are kept; failing to note it only shortens a build's life.
+        let _ = fs::write(directory.join("used"), "");
+        Ok(Self { directory })
+    }
+
+    /// The multi-call control plane; its first argument chooses the component.
+    #[must_use]
+    pub fn controlplane(&self) -> PathBuf {
+        self.directory.join("controlplane")
+    }
+
+    /// The Helm client.
+    #[must_use]
+    pub fn helm(&self) -> PathBuf {
+        self.directory.join("helm")
+    }
+}
+
+/// Where everything that outlives a run is kept: built programs, and the state of `cargo xtask cluster`.
+pub fn cache_directory() -> Result<PathBuf> {
+    let chosen = env::var_os("CLAIMKEEPER_CACHE").map(PathBuf::from);
+    let in_xdg = || env::var_os("XDG_CACHE_HOME").map(|cache| PathBuf::from(cache).join("claimkeeper"));
+    let in_home = || env::home_dir().map(|home| home.join(".cache/claimkeeper"));
+    chosen
+        .or_else(in_xdg)
+        .or_else(in_home)
+        .filter(|directory| directory.is_absolute())
+        .context("no place for the cache: set CLAIMKEEPER_CACHE to the absolute path of a directory")
+}
+
+/// A Go toolchain that is new enough.
+#[derive(Debug)]
+struct Go {
+    program: PathBuf,
+    /// `go1.26.8 linux amd64`: all three change what is built.
+    platform: String,
+}
+
+impl Go {
+    fn find(search_path: &OsStr) -> Result<Self> {
+        let program = env::split_paths(search_path)
+            .map(|directory| directory.join("go"))
+            .find(|candidate| candidate.is_file())
+            .ok_or_else(|| {
+                anyhow!("Go is needed to build the testbed's control plane and was not found: {INSTALL_GO}")
+            })?;
+        let output = Command::new(&program)
+            .args(["env", "GOVERSION", "GOOS", "GOARCH"])
+            // Otherwise an old Go would download a newer one and answer with that one's version.
+            .env("GOTOOLCHAIN", "local")
+            .current_dir("/")
+            .output()
+            .with_context(|| format!("cannot run {}: {INSTALL_GO}", program.display()))?;
+        ensure!(
+            output.status.success(),
+            "`{} env` failed: {}",
+            program.display(),
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+        let platform = String::from_utf8_lossy(&output.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
+        if version(&platform).is_none_or(|found| found < OLDEST_GO) {
+            let found = platform.split(' ').next().unwrap_or_default();
+            bail!("{} is {found}, too old to build the testbed's control plane: {INSTALL_GO}", program.display());
+        }
+        Ok(Self { program, platform })
+    }
+}
+
+fn version(platform: &str) -> Option<(u32, u32)> {
+    let mut numbers = platform.strip_prefix("go")?.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+fn is_complete(build: &Path) -> bool {
+    build.join("controlplane").is_file() && build.join("helm").is_file()
+}
+
+fn fingerprint(sources: &Path, go: &Go) -> Result<String> {
+    let mut files = fs::read_dir(sources)
+        .and_then(Iterator::collect::<std::io::Result<Vec<_>>>)
+        .with_context(|| format!("cannot read the control plane's sources in {}", sources.display()))?
+        .into_iter()
+        .map(|entry| entry.path())
+        .filter(|path| {
+            path.extension().is_some_and(|extension| ["go", "mod", "sum"].map(OsStr::new).contains(&extension))
+        })
+        .collect::<Vec<_>>();
+    files.sort();
+    let mut hash = Sha256::new();
+    hash.update(format!("{} {BUILD_FLAGS:?} {PACKAGES:?}", go.platform));
+    for file in files {
+        let content = fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        hash.update(file.file_name().unwrap_or_default().as_encoded_bytes());
+        hash.update(content.len().to_le_bytes());
+        hash.update(content);
+    }
+    // 16 hex digits tell builds apart and keep the paths in process lists short.
+    Ok(hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn build(sources: &Path, go: &Go, builds: &Path, directory: &Path) -> Result<()> {
+    let unfinished = tempfile::Builder::new().prefix("unfinished-").tempdir_in(builds)?;
+    // A trailing slash tells Go that the name is a directory to put several programs into.
+    let mut output = OsString::from(unfinished.path());
+    output.push("/");
+    let mut child = Command::new(&go.program)
+        .args(["build", "-v"])
+        .args(BUILD_FLAGS)
+        .arg("-o")
+        .arg(output)
+        .args(PACKAGES)
+        .current_dir(sources)
+        .env("GOWORK", "off")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot run {}", go.program.display()))?;
+    let log = child.stderr.take().context("the build's output is not readable")?;
+    let (sender, lines) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(log).lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    let last_lines = show_build(&lines);
+    if !child.wait().context("cannot wait for the build")?.success() {
+        bail!("building the control plane in {} failed:\n{}", sources.display(), last_lines.join("\n"));
+    }
+    fs::rename(unfinished.path(), directory)
+        .with_context(|| format!("cannot move the built programs to {}", directory.display()))
+}
+
+/// Follows the build until its output ends, and returns the end of it.
+fn show_build(lines: &mpsc::Receiver<String>) -> Vec<String> {
+    let mut progress = Progress::start("building the Kubernetes control plane (once, about 6 minutes on two cores)");
+    let (mut packages, mut last_lines) = (0_u32, Vec::new());
+    loop {
+        match lines.recv_timeout(Duration::from_millis(200)) {
+            Ok(line) => {
+                packages += 1;
+                if last_lines.len() == 20 {
+                    last_lines.remove(0);
+                }
+                last_lines.push(line);
+            }
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+            Err(mpsc::RecvTimeoutError::Disconnected) => break,
+        }
+        progress.update(&format!("{packages} packages compiled"));
+    }
+    progress.finish("finished");
+    last_lines
+}
+
+fn remove_old_builds(builds: &Path, newest: &Path) -> Result<()> {
+    let mut others = Vec::new();
+    for entry in fs::read_dir(builds)? {
+        let path = entry?.path();
+        if path.is_dir() && path != newest {
+            let used = fs::metadata(path.join("used")).and_then(|file| file.modified());
+            others.push((used.unwrap_or(SystemTime::UNIX_EPOCH), path));
+        }
+    }
+    others.sort_by_key(|(used, _)| std::cmp::Reverse(*used));
+    for (_, path) in others.into_iter().skip(KEPT_BUILDS - 1) {
+        fs::remove_dir_all(&path).with_context(|| format!("cannot remove the old build {}", path.display()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn fake_go(answer: &str) -> tempfile::TempDir {
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join("go");
+        fs::write(&program, format!("#!/bin/sh\nprintf '{answer}'\n")).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        directory
+    }
+
+    #[test]
+    fn a_missing_go_is_named_together_with_its_fix() {
+        let empty = tempfile::tempdir().unwrap();
+        let error = Go::find(empty.path().as_os_str()).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "Go is needed to build the testbed's control plane and was not found: install Go 1.26 or newer \
+             (https://go.dev/dl/) and make sure that `go` is in PATH"
+        );
+    }
+
+    #[test]
+    fn a_go_that_is_too_old_is_named_with_its_version_and_the_fix() {
+        let old = fake_go("go1.9.7\\nlinux\\namd64\\n");
+        let error = Go::find(old.path().as_os_str()).unwrap_err().to_string();
+        assert!(error.contains("is go1.9.7, too old"), "{error}");
+        assert!(error.contains("install Go 1.26 or newer"), "{error}");
+    }
+
+    #[test]
+    fn a_new_enough_go_is_accepted_whatever_its_patch_level_is_called() {
+        for answer in ["go1.26rc1", "go1.26.8", "go1.30", "go2.0.1 X:experiment"] {
+            let go = fake_go(answer);
+            assert!(Go::find(go.path().as_os_str()).is_ok(), "{answer}");
+        }
+    }
+
+    #[test]
+    fn a_change_of_sources_or_toolchain_leads_to_another_build() {
+        let sources = tempfile::tempdir().unwrap();
+        let go = |platform: &str| Go { program: "go".into(), platform: platform.into() };
+        fs::write(sources.path().join("main.go"), "package main").unwrap();
+        let first = fingerprint(sources.path(), &go("go1.26.1 linux amd64")).unwrap();
+        assert_ne!(first, fingerprint(sources.path(), &go("go1.26.2 linux amd64")).unwrap());
+        fs::write(sources.path().join("README.md"), "no part of the build").unwrap();
+        assert_eq!(first, fingerprint(sources.path(), &go("go1.26.1 linux amd64")).unwrap());
+        fs::write(sources.path().join("main.go"), "package main\n").unwrap();
+        assert_ne!(first, fingerprint(sources.path(), &go("go1.26.1 linux amd64")).unwrap());
+    }
+
+    #[test]
+    fn only_the_most_recently_used_builds_are_kept() {
+        let builds = tempfile::tempdir().unwrap();
+        for (age, name) in ["newest", "recent", "older", "oldest"].iter().enumerate() {
+            let build = builds.path().join(name);
+            fs::create_dir(&build).unwrap();
+            let used = File::create(build.join("used")).unwrap();
+            used.set_modified(SystemTime::now() - Duration::from_secs(60 * age as u64)).unwrap();
+        }
+        remove_old_builds(builds.path(), &builds.path().join("newest")).unwrap();
+        let exists = |name: &str| builds.path().join(name).exists();
+        assert_eq!([exists("newest"), exists("recent"), exists("older"), exists("oldest")], [true, true, true, false]);
+    }
+}

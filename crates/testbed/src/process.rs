@@ -1,0 +1,201 @@
+//! One component as a process: how it starts, how it ends, and how it never outlives us.
+//!
+//! Each child's standard input is a pipe whose other end this process holds and never writes to: the *lifeline*. The
+//! kernel closes our end whichever way we go (exit, panic, SIGKILL), the child reads the end of its input, removes the
+//! run directory and exits. (`PR_SET_PDEATHSIG` would watch the thread that spawned the child, not the process.)
+
+use std::{
+    fmt,
+    fs::{self, File},
+    io::{Read, Seek, SeekFrom},
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, Command, ExitStatus, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// How long a component may take to shut down before it is killed.
+const STOP_DEADLINE: Duration = Duration::from_secs(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Enough to hold the reason: the components print their flags and a stack first.
+const LOG_TAIL_LINES: usize = 15;
+const LOG_TAIL_BYTES: u64 = 64 * 1024;
+
+/// A part of the control plane that runs as its own process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Component {
+    /// The store behind the API server.
+    Etcd,
+    /// kube-apiserver.
+    ApiServer,
+    /// kube-controller-manager.
+    ControllerManager,
+    /// kube-scheduler.
+    Scheduler,
+    /// kwok, which plays the kubelets of all nodes.
+    Kwok,
+}
+
+impl Component {
+    /// All of them, in the order in which they start.
+    pub const ALL: [Self; 5] = [Self::Etcd, Self::ApiServer, Self::ControllerManager, Self::Scheduler, Self::Kwok];
+
+    /// The name that the component is known by, in logs and on command lines.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Etcd => "etcd",
+            Self::ApiServer => "kube-apiserver",
+            Self::ControllerManager => "kube-controller-manager",
+            Self::Scheduler => "kube-scheduler",
+            Self::Kwok => "kwok",
+        }
+    }
+}
+
+impl fmt::Display for Component {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+/// What it takes to start a component, the first time and again.
+#[derive(Debug, Clone)]
+pub(crate) struct Launch {
+    pub(crate) component: Component,
+    pub(crate) program: PathBuf,
+    pub(crate) flags: Vec<String>,
+    pub(crate) directory: PathBuf,
+}
+
+/// A running component.
+#[derive(Debug)]
+pub(crate) struct Process {
+    component: Component,
+    child: Child,
+    _lifeline: Option<ChildStdin>,
+    log: PathBuf,
+    pid_file: PathBuf,
+}
+
+impl Process {
+    pub(crate) fn start(launch: &Launch) -> Result<Self> {
+        let Launch { component, program, flags, directory } = launch;
+        let log = log_file(directory, *component);
+        let output = File::options().create(true).append(true).open(&log);
+        let output = output.with_context(|| format!("cannot write {}", log.display()))?;
+        let mut child = Command::new(program)
+            .arg(component.name())
+            .args(flags)
+            .env("CLAIMKEEPER_LIFELINE", "1")
+            .env("CLAIMKEEPER_LIFELINE_REMOVE", directory)
+            // kwok would otherwise read the user's own ~/.kwok.
+            .env("KWOK_WORKDIR", directory.join("kwok"))
+            .env_remove("KUBECONFIG")
+            .current_dir(directory)
+            .stdin(Stdio::piped())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            // Ctrl-C is for the program that runs us, which then ends its components in its own order.
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("cannot run {} ({})", component, program.display()))?;
+        let lifeline = child.stdin.take();
+        let pid_file = directory.join("pids").join(component.name());
+        let process = Self { component: *component, child, _lifeline: lifeline, log, pid_file };
+        fs::write(&process.pid_file, process.child.id().to_string())?;
+        Ok(process)
+    }
+
+    pub(crate) fn component(&self) -> Component {
+        self.component
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn exited(&mut self) -> Result<Option<ExitStatus>> {
+        self.child.try_wait().with_context(|| format!("cannot look after {}", self.component))
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+        kill_process(Pid::from_child(&self.child), signal)
+            .with_context(|| format!("cannot send {signal:?} to {}", self.component))
+    }
+
+    /// Asks the component to shut down and waits until it has, killing it when it takes too long.
+    pub(crate) async fn stop(mut self) -> Result<()> {
+        self.signal(Signal::TERM)?;
+        let deadline = Instant::now() + STOP_DEADLINE;
+        while Instant::now() < deadline {
+            if self.exited()?.is_some() {
+                return Ok(());
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+        // Dropping kills.
+        Ok(())
+    }
+
+    /// The end of the component's log, for error messages.
+    pub(crate) fn log_tail(&self) -> String {
+        tail(&self.log).unwrap_or_else(|error| format!("(no log: {error})"))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Both fail only if the process is already gone, which is what they are for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = fs::remove_file(&self.pid_file);
+    }
+}
+
+/// Where a component writes what it has to say.
+pub(crate) fn log_file(directory: &Path, component: Component) -> PathBuf {
+    directory.join("logs").join(format!("{component}.log"))
+}
+
+fn tail(log: &Path) -> std::io::Result<String> {
+    let mut file = File::open(log)?;
+    let start = file.metadata()?.len().saturating_sub(LOG_TAIL_BYTES);
+    file.seek(SeekFrom::Start(start))?;
+    let mut text = Vec::new();
+    file.read_to_end(&mut text)?;
+    let text = String::from_utf8_lossy(&text);
+    let lines = text.lines().collect::<Vec<_>>();
+    Ok(lines[lines.len().saturating_sub(LOG_TAIL_LINES)..].join("\n"))
+}
+
+/// A component that did not come up: which, how it failed, and what it said last.
+#[derive(Debug)]
+pub struct ComponentFailed {
+    component: Component,
+    outcome: String,
+    last_lines: String,
+}
+
+impl ComponentFailed {
+    pub(crate) fn new(process: &Process, outcome: impl Into<String>) -> Self {
+        Self { component: process.component(), outcome: outcome.into(), last_lines: process.log_tail() }
+    }
+
+    /// Whether another program took a port between our choosing it and the component's using it.
+    pub(crate) fn is_port_conflict(&self) -> bool {
+        self.last_lines.contains("address already in use")
+    }
+}
+
+impl std::error::Error for ComponentFailed {}
+
+impl fmt::Display for ComponentFailed {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { component, outcome, last_lines } = self;
+        write!(formatter, "{component} {outcome}; the last lines of its log:\n{last_lines}")
+    }
+}
