@@ -54,7 +54,7 @@ pub struct AuditedRequest {
 /// Who made a request.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct AuditedUser {
-    /// The user name; `system:serviceaccount:<namespace>:<name>` for ServiceAccounts.
+    /// The user name; `system:serviceaccount:<namespace>:<name>` for service accounts.
     #[serde(default)]
     pub username: String,
     /// The groups.

@@ -157,8 +157,8 @@ fn fingerprint(sources: &Path, go: &Go) -> Result<String> {
         hash.update(content.len().to_le_bytes());
         hash.update(content);
     }
-    // 16 hex digits tell builds apart and keep the paths in process lists short.
-    Ok(hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect())
+    // The first 16 of 64 hex digits tell builds apart and keep the paths in process lists short.
+    Ok(format!("{:x}", hash.finalize()).chars().take(16).collect())
 }
 
 fn build(sources: &Path, go: &Go, builds: &Path, directory: &Path) -> Result<()> {

@@ -131,7 +131,7 @@ impl Cluster {
         Client::try_from(config).with_context(|| format!("cannot make a client of {}", kubeconfig.display()))
     }
 
-    /// A kubeconfig with a token of a ServiceAccount, good for a day.
+    /// A kubeconfig with a token of a `ServiceAccount`, good for a day.
     pub async fn service_account_kubeconfig(&self, namespace: &str, name: &str) -> Result<PathBuf> {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.admin().await?, namespace);
         let spec = TokenRequestSpec { expiration_seconds: Some(TOKEN_SECONDS), ..TokenRequestSpec::default() };

@@ -96,7 +96,8 @@ impl ControlPlane {
         if options.provisioner {
             let client = self.cluster.client(&self.layout.file("kubeconfigs/provisioner.kubeconfig")).await?;
             provisioner::create_classes(&client).await?;
-            self.provisioner = Some(AbortOnDrop(tokio::spawn(provisioner::run(client))));
+            self.provisioner =
+                Some(AbortOnDrop(tokio::spawn(provisioner::run(client, provisioner::open_log(self.directory())?))));
         }
         Ok(())
     }

@@ -32,6 +32,9 @@ const KWOK_STAGES: &str = include_str!("kwok-stages.yaml");
 /// The log is read as one file, so it must not be rotated (the default is at 100 MB).
 const AUDIT_LOG_MEGABYTES: u32 = 1_000_000;
 
+/// The user as which the API server calls API servers behind it.
+const FRONT_PROXY: &str = "front-proxy-client";
+
 /// A control plane's files and ports before anything runs.
 #[derive(Debug)]
 pub(crate) struct Layout {
@@ -75,6 +78,7 @@ impl Layout {
         // 10.0.0.1 is the address of the `kubernetes` Service, for pods of a real node.
         let names = ["127.0.0.1", "localhost", "10.0.0.1", "kubernetes.default.svc", "kubernetes.default"];
         authority.write_serving("serving", &names)?;
+        authority.write_client("front-proxy", FRONT_PROXY)?;
         fs::write(layout.file("audit-policy.yaml"), AUDIT_POLICY)?;
         fs::write(layout.file("kwok-stages.yaml"), KWOK_STAGES)?;
         let masters = Some("system:masters");
@@ -153,6 +157,14 @@ impl Layout {
             format!("--tls-cert-file={}", self.file("pki/serving.crt").display()),
             format!("--tls-private-key-file={}", self.file("pki/serving.key").display()),
             format!("--client-ca-file={}", self.file("pki/ca.crt").display()),
+            // Without a front proxy the other components complain in their logs all the time.
+            format!("--requestheader-client-ca-file={}", self.file("pki/ca.crt").display()),
+            format!("--requestheader-allowed-names={FRONT_PROXY}"),
+            "--requestheader-username-headers=X-Remote-User".into(),
+            "--requestheader-group-headers=X-Remote-Group".into(),
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-".into(),
+            format!("--proxy-client-cert-file={}", self.file("pki/front-proxy.crt").display()),
+            format!("--proxy-client-key-file={}", self.file("pki/front-proxy.key").display()),
             "--service-account-issuer=https://kubernetes.default.svc".into(),
             format!("--service-account-signing-key-file={}", self.file("pki/service-accounts.key").display()),
             format!("--service-account-key-file={}", self.file("pki/service-accounts.pub").display()),

@@ -25,6 +25,7 @@
 
 mod audit;
 mod binaries;
+mod chart;
 mod cluster;
 mod control_plane;
 mod flags;
@@ -38,6 +39,7 @@ mod process;
 mod progress;
 mod provisioner;
 mod shared;
+mod wait;
 
 pub use audit::{AuditLog, AuditedObject, AuditedRequest, AuditedResponse, AuditedUser};
 pub use binaries::{Binaries, cache_directory};
@@ -45,4 +47,6 @@ pub use cluster::Cluster;
 pub use control_plane::ControlPlane;
 pub use options::Options;
 pub use process::{Component, ComponentFailed};
+pub use provisioner::PROVISIONER;
+pub use wait::{PATIENCE, eventually, within};
 pub use shared::{TESTBED_VARIABLE, shared};

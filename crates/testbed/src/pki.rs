@@ -48,9 +48,12 @@ impl Authority {
         let mut params = CertificateParams::new(addresses)?;
         params.distinguished_name.push(DnType::CommonName, name);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        let identity = self.sign(&params)?;
-        write_secret(&self.directory.join(format!("{name}.crt")), &identity.certificate)?;
-        write_secret(&self.directory.join(format!("{name}.key")), &identity.key)
+        self.write(name, &self.sign(&params)?)
+    }
+
+    /// Writes `<name>.crt` and `<name>.key` for a client.
+    pub(crate) fn write_client(&self, name: &str, user: &str) -> Result<()> {
+        self.write(name, &self.client(user, None)?)
     }
 
     /// A client certificate: Kubernetes reads the common name as the user and the organization as a group.
@@ -62,6 +65,11 @@ impl Authority {
         }
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         self.sign(&params)
+    }
+
+    fn write(&self, name: &str, identity: &Identity) -> Result<()> {
+        write_secret(&self.directory.join(format!("{name}.crt")), &identity.certificate)?;
+        write_secret(&self.directory.join(format!("{name}.key")), &identity.key)
     }
 
     fn sign(&self, params: &CertificateParams) -> Result<Identity> {
