@@ -29,6 +29,7 @@ var components = map[string]func(){
 	"kube-scheduler":          func() { run(scheduler.NewSchedulerCommand()) },
 	"kubectl":                 func() { run(kubectl.NewDefaultKubectlCommand()) },
 	"kwok":                    kwok,
+	"leash":                   leash,
 	"user-certificate":        userCertificate,
 	"workqueue-reference":     workqueueReference,
 }
