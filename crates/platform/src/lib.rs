@@ -7,5 +7,6 @@ pub mod admin;
 pub mod client;
 pub mod logging;
 pub mod metrics;
+pub mod queue;
 pub mod readiness;
 pub mod shutdown;
