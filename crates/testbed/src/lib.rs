@@ -30,6 +30,7 @@ mod cluster;
 mod control_plane;
 mod flags;
 mod kubeconfig;
+mod leash;
 mod nodes;
 mod options;
 mod pki;
@@ -45,8 +46,9 @@ pub use audit::{AuditLog, AuditedObject, AuditedRequest, AuditedResponse, Audite
 pub use binaries::{Binaries, cache_directory};
 pub use cluster::Cluster;
 pub use control_plane::ControlPlane;
+pub use leash::Leash;
 pub use options::Options;
 pub use process::{Component, ComponentFailed};
 pub use provisioner::PROVISIONER;
-pub use wait::{PATIENCE, eventually, within};
 pub use shared::{TESTBED_VARIABLE, shared};
+pub use wait::{PATIENCE, eventually, within};

@@ -1,0 +1,73 @@
+//! Whatever happens to the process that started a control plane, nothing of it stays.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use testbed::eventually;
+
+struct Parent {
+    process: Child,
+    directory: PathBuf,
+    children: Vec<i32>,
+}
+
+impl Parent {
+    /// A program that starts a control plane and waits.
+    async fn start() -> Result<Self> {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_testbed-control-plane")).stdout(Stdio::piped()).spawn()?;
+        let output = process.stdout.take().context("no output")?;
+        let line = tokio::task::spawn_blocking(move || BufReader::new(output).lines().next()).await?;
+        let directory = PathBuf::from(line.context("it ended without a word")??);
+        let pid_files = fs::read_dir(directory.join("pids"))?;
+        let children =
+            pid_files.map(|file| Ok(fs::read_to_string(file?.path())?.parse()?)).collect::<Result<Vec<_>>>()?;
+        assert_eq!(children.len(), 5, "etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok");
+        Ok(Self { process, directory, children })
+    }
+
+    async fn assert_nothing_is_left(mut self) -> Result<()> {
+        self.process.wait()?;
+        let is_gone = |pid: &i32| !Path::new(&format!("/proc/{pid}")).exists();
+        eventually("all components and their directory to go", async || {
+            ensure!(self.children.iter().all(is_gone), "a component is there");
+            ensure!(!self.directory.exists(), "the directory is there");
+            Ok(())
+        })
+        .await
+    }
+}
+
+fn signal(pid: i32, signal: Signal) -> Result<()> {
+    Ok(kill_process(Pid::from_raw(pid).context("no pid")?, signal)?)
+}
+
+#[tokio::test]
+async fn a_killed_parent_leaves_no_process_and_no_directory() -> Result<()> {
+    let mut parent = Parent::start().await?;
+    parent.process.kill()?;
+    parent.assert_nothing_is_left().await
+}
+
+#[tokio::test]
+async fn a_killed_parent_leaves_nothing_even_if_components_were_paused_or_gone() -> Result<()> {
+    let mut parent = Parent::start().await?;
+    let pid =
+        |name: &str| -> Result<i32> { Ok(fs::read_to_string(parent.directory.join("pids").join(name))?.parse()?) };
+    signal(pid("kube-apiserver")?, Signal::STOP)?;
+    signal(pid("etcd")?, Signal::KILL)?;
+    parent.process.kill()?;
+    parent.assert_nothing_is_left().await
+}
+
+#[tokio::test]
+async fn an_interrupted_parent_cleans_up_itself() -> Result<()> {
+    let parent = Parent::start().await?;
+    signal(i32::try_from(parent.process.id())?, Signal::INT)?;
+    parent.assert_nothing_is_left().await
+}
