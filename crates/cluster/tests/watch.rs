@@ -1,0 +1,157 @@
+//! Watches of a real API server.
+
+use std::sync::Arc;
+
+use anyhow::{Result, ensure};
+use cluster::{
+    Claim, ObjectKey, Store,
+    server::ListMode,
+    store::{Change, Subscription},
+    watch::Watches,
+};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::{
+    Api,
+    api::{DeleteParams, PostParams},
+};
+use parking_lot::Mutex;
+use platform::{
+    client::{self, ClientOptions},
+    metrics::Registry,
+    readiness::Readiness,
+};
+use serde_json::json;
+use testbed::{Cluster, Component, ControlPlane, Options, eventually};
+use tokio::task::JoinHandle;
+
+/// A namespace, a store of its claims, and what a subscriber heard.
+struct Scene {
+    claims: Api<PersistentVolumeClaim>,
+    namespace: String,
+    store: Store<Claim>,
+    watches: Watches,
+    deleted: Arc<Mutex<Vec<String>>>,
+    _subscription: Subscription<Claim>,
+}
+
+impl Scene {
+    async fn on(cluster: &Cluster, list_mode: ListMode) -> Result<Self> {
+        let namespace = cluster.create_namespace("watch").await?;
+        let registry = Registry::default();
+        let config = client::load_config(Some(cluster.admin_kubeconfig()))?;
+        let watches = Watches {
+            client: client::build(config, ClientOptions::new(&registry))?,
+            namespace: Some(namespace.clone()),
+            list_mode,
+            readiness: Readiness::default(),
+            registry,
+        };
+        let store: Store<Claim> = Store::new(vec![|_| true], vec![]);
+        let deleted = Arc::new(Mutex::new(Vec::new()));
+        let heard = Arc::clone(&deleted);
+        let subscription = store.subscribe(move |change| {
+            if let Change::Deleted { old } = change {
+                heard.lock().push(old.key.name().to_owned());
+            }
+        });
+        let claims = Api::namespaced(cluster.admin().await?, &namespace);
+        Ok(Self { claims, namespace, store, watches, deleted, _subscription: subscription })
+    }
+
+    fn feed(&self) -> JoinHandle<()> {
+        tokio::spawn(self.watches.feed(&self.store))
+    }
+
+    async fn create(&self, name: &str) -> Result<()> {
+        let claim = json!({
+            "metadata": {"name": name},
+            "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "none", "resources": {"requests": {"storage": "1Gi"}}},
+        });
+        self.claims.create(&PostParams::default(), &serde_json::from_value(claim)?).await?;
+        Ok(())
+    }
+
+    async fn delete(&self, name: &str) -> Result<()> {
+        self.claims.delete(name, &DeleteParams::default()).await?;
+        let gone = async || match self.claims.get_opt(name).await? {
+            Some(_) => anyhow::bail!("it is still there"),
+            None => Ok(()),
+        };
+        eventually("the claim to be gone", gone).await
+    }
+
+    async fn until_known(&self, name: &str) -> Result<()> {
+        let key = ObjectKey::new(&self.namespace, name);
+        eventually(&format!("{name} in the store"), async || {
+            ensure!(self.store.get(&key).is_some(), "not there");
+            Ok(())
+        })
+        .await
+    }
+
+    fn metric(&self, line: &str) -> bool {
+        self.watches.registry.encode().lines().any(|printed| printed == line)
+    }
+}
+
+#[tokio::test]
+async fn both_ways_of_listing_fill_the_store_and_follow_changes() -> Result<()> {
+    let cluster = testbed::shared().await?;
+    for mode in [ListMode::Streamed, ListMode::Paged] {
+        let scene = Scene::on(&cluster, mode).await?;
+        scene.create("early").await?;
+        let feed = scene.feed();
+        scene.store.synced().await;
+        assert_eq!(scene.store.len(), 1);
+        assert!(scene.watches.readiness.is_ready());
+        scene.create("late").await?;
+        scene.until_known("late").await?;
+        scene.delete("early").await?;
+        eventually("the deletion to be heard", async || {
+            ensure!(*scene.deleted.lock() == ["early"], "{:?}", scene.deleted.lock());
+            Ok(())
+        })
+        .await?;
+        feed.abort();
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_was_deleted_while_nobody_watched_is_reported_by_the_next_list() -> Result<()> {
+    let scene = Scene::on(&testbed::shared().await?, ListMode::Streamed).await?;
+    scene.create("kept").await?;
+    scene.create("lost").await?;
+    let feed = scene.feed();
+    scene.until_known("kept").await?;
+    scene.until_known("lost").await?;
+    feed.abort();
+    assert!(feed.await.is_err_and(|error| error.is_cancelled()));
+
+    scene.delete("lost").await?;
+    scene.create("new").await?;
+    let _feed = scene.feed();
+    scene.until_known("new").await?;
+    eventually("the missed deletion to be heard", async || {
+        ensure!(*scene.deleted.lock() == ["lost"], "{:?}", scene.deleted.lock());
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_refuses_to_stream_lists_is_asked_for_pages() -> Result<()> {
+    let options = Options::default().name("pages").nodes(0).provisioner(false).without_scheduler();
+    let control_plane = ControlPlane::start(options.apiserver_flag("--feature-gates=WatchList=false")).await?;
+    let scene = Scene::on(&control_plane.cluster(), ListMode::Streamed).await?;
+    scene.create("early").await?;
+    let _feed = scene.feed();
+    scene.until_known("early").await?;
+    assert!(scene.metric(r#"claimkeeper_cache_list_mode_total{kind="persistentvolumeclaims",mode="streamed"} 1"#));
+    assert!(scene.metric(r#"claimkeeper_cache_list_mode_total{kind="persistentvolumeclaims",mode="paged"} 1"#));
+
+    control_plane.kill(Component::ApiServer)?;
+    control_plane.start_component(Component::ApiServer).await?;
+    scene.create("after-the-restart").await?;
+    scene.until_known("after-the-restart").await
+}
