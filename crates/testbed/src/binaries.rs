@@ -35,6 +35,7 @@ const BUILD_FLAGS: [&str; 3] =
 const PACKAGES: [&str; 2] = [".", "helm.sh/helm/v4/cmd/helm"];
 /// Enough to switch between a few branches without building again; each takes about 300 MB.
 const KEPT_BUILDS: usize = 3;
+const UNFINISHED: &str = "unfinished-";
 
 /// The built programs.
 #[derive(Debug, Clone)]
@@ -54,7 +55,10 @@ impl Binaries {
         if !is_complete(&directory) {
             fs::create_dir_all(&builds).with_context(|| format!("cannot create the cache {}", builds.display()))?;
             let lock = File::create(builds.join("lock"))?;
-            lock.lock().context("cannot lock the cache of built binaries")?;
+            if lock.try_lock().is_err() {
+                eprintln!("waiting for another process that is building the Kubernetes control plane …");
+                lock.lock().context("cannot lock the cache of built binaries")?;
+            }
             // Whoever held the lock before us may have built exactly this.
             if !is_complete(&directory) {
                 build(&sources, &go, &builds, &directory)?;
@@ -162,7 +166,7 @@ fn fingerprint(sources: &Path, go: &Go) -> Result<String> {
 }
 
 fn build(sources: &Path, go: &Go, builds: &Path, directory: &Path) -> Result<()> {
-    let unfinished = tempfile::Builder::new().prefix("unfinished-").tempdir_in(builds)?;
+    let unfinished = tempfile::Builder::new().prefix(UNFINISHED).tempdir_in(builds)?;
     // A trailing slash tells Go that the name is a directory to put several programs into.
     let mut output = OsString::from(unfinished.path());
     output.push("/");
@@ -222,7 +226,11 @@ fn remove_old_builds(builds: &Path, newest: &Path) -> Result<()> {
     let mut others = Vec::new();
     for entry in fs::read_dir(builds)? {
         let path = entry?.path();
-        if path.is_dir() && path != newest {
+        let is_unfinished = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(UNFINISHED));
+        if is_unfinished {
+            // We have the lock, so nobody is building: this one was killed.
+            fs::remove_dir_all(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+        } else if path.is_dir() && path != newest {
             let used = fs::metadata(path.join("used")).and_then(|file| file.modified());
             others.push((used.unwrap_or(SystemTime::UNIX_EPOCH), path));
         }
@@ -297,8 +305,10 @@ mod tests {
             let used = File::create(build.join("used")).unwrap();
             used.set_modified(SystemTime::now() - Duration::from_secs(60 * age as u64)).unwrap();
         }
+        fs::create_dir(builds.path().join("unfinished-xyz")).unwrap();
         remove_old_builds(builds.path(), &builds.path().join("newest")).unwrap();
         let exists = |name: &str| builds.path().join(name).exists();
         assert_eq!([exists("newest"), exists("recent"), exists("older"), exists("oldest")], [true, true, true, false]);
+        assert!(!exists("unfinished-xyz"), "a build that was killed half-way is of no use");
     }
 }

@@ -105,6 +105,12 @@ impl Cluster {
         process::log_file(self.directory(), component)
     }
 
+    /// The process id of a component, if it runs.
+    #[must_use]
+    pub fn pid(&self, component: Component) -> Option<u32> {
+        fs::read_to_string(process::pid_file(self.directory(), component)).ok()?.parse().ok()
+    }
+
     /// Every request that the API server has answered.
     #[must_use]
     pub fn audit_log(&self) -> AuditLog {

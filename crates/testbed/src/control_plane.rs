@@ -108,12 +108,6 @@ impl ControlPlane {
         self.cluster.clone()
     }
 
-    /// The process id of a component, if it runs.
-    #[must_use]
-    pub fn pid(&self, component: Component) -> Option<u32> {
-        self.processes.lock().get(&component).map(Process::pid)
-    }
-
     /// Shuts a component down as a service manager would, and waits until it is gone.
     pub async fn stop(&self, component: Component) -> Result<()> {
         let process = self.take(component)?;

@@ -104,7 +104,7 @@ impl Process {
             .spawn()
             .with_context(|| format!("cannot run {} ({})", component, program.display()))?;
         let lifeline = child.stdin.take();
-        let pid_file = directory.join("pids").join(component.name());
+        let pid_file = pid_file(directory, *component);
         let process = Self { component: *component, child, _lifeline: lifeline, log, pid_file };
         fs::write(&process.pid_file, process.child.id().to_string())?;
         Ok(process)
@@ -112,10 +112,6 @@ impl Process {
 
     pub(crate) fn component(&self) -> Component {
         self.component
-    }
-
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
     }
 
     pub(crate) fn exited(&mut self) -> Result<Option<ExitStatus>> {
@@ -154,6 +150,11 @@ impl Drop for Process {
         let _ = self.child.wait();
         let _ = fs::remove_file(&self.pid_file);
     }
+}
+
+/// Where the process id of a running component is written, for siblings and other processes.
+pub(crate) fn pid_file(directory: &Path, component: Component) -> PathBuf {
+    directory.join("pids").join(component.name())
 }
 
 /// Where a component writes what it has to say.

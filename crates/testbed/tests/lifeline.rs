@@ -43,6 +43,14 @@ impl Parent {
     }
 }
 
+impl Drop for Parent {
+    fn drop(&mut self) {
+        // For a test that failed half-way; otherwise it is gone already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
 fn signal(pid: i32, signal: Signal) -> Result<()> {
     Ok(kill_process(Pid::from_raw(pid).context("no pid")?, signal)?)
 }

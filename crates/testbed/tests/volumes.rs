@@ -7,7 +7,7 @@ use k8s_openapi::api::{
 };
 use kube::{Api, Client, ResourceExt, api::DeleteParams};
 use serde_json::json;
-use testbed::{PROVISIONER, eventually};
+use testbed::{Component, ControlPlane, Options, PROVISIONER, eventually};
 
 fn claim(name: &str, class: &str) -> Result<PersistentVolumeClaim> {
     Ok(serde_json::from_value(json!({
@@ -71,6 +71,18 @@ async fn a_pod_with_a_claim_that_waits_for_it_runs_with_the_claim_bound() -> Res
     assert_eq!(spec.access_modes.unwrap_or_default(), ["ReadWriteOnce"]);
     assert_eq!(spec.persistent_volume_reclaim_policy.as_deref(), Some("Delete"));
     Ok(())
+}
+
+#[tokio::test]
+async fn pods_run_and_claims_get_volumes_again_after_an_outage_of_the_api_server() -> Result<()> {
+    let control_plane = ControlPlane::start(Options::default()).await?;
+    let (client, namespace) = (control_plane.admin().await?, control_plane.create_namespace("volumes").await?);
+    control_plane.kill(Component::ApiServer)?;
+    control_plane.start_component(Component::ApiServer).await?;
+    create(&client, &namespace, &claim("data", "testbed-wait")?).await?;
+    create(&client, &namespace, &pod("app", "data")?).await?;
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
+    eventually("the pod to run", async || expect_phase(&pods.get("app").await?, "Running")).await
 }
 
 #[tokio::test]

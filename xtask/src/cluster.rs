@@ -1,0 +1,321 @@
+//! `cargo xtask cluster`: the testbed's control plane to play with.
+//!
+//! A *holder*, this program started once more and detached from the terminal, owns the control plane. It keeps a lock for as
+//! long as it lives, so that there is one such cluster at a time and a process id read from the lock is never a stranger's:
+//!
+//! ```text
+//! <cache>/cluster/lock        locked by the holder; its content is the holder's process id
+//! <cache>/cluster/run-<pid>/  the run directory of that holder's control plane; `ready` appears when it is
+//! <cache>/cluster/holder.log  what the holder has to say
+//! ```
+
+use std::{
+    fs::{self, File, TryLockError},
+    io::{Read, Write},
+    os::unix::process::CommandExt,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::{Args, Subcommand, ValueEnum};
+use rustix::process::{Pid, Signal, kill_process, setsid};
+use testbed::{Binaries, Cluster, Component, ControlPlane, Options, cache_directory};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    time::sleep,
+};
+
+const UP_DEADLINE: Duration = Duration::from_mins(3);
+const DOWN_DEADLINE: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+const NO_CLUSTER: &str = "no cluster runs: start one with `cargo xtask cluster up`";
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Start the cluster, unless it runs, and print how to reach it (try `eval "$(cargo xtask cluster up)"`)
+    Up,
+    /// Stop the cluster and remove its data
+    Down,
+    /// Tell which components run and how much memory they take
+    Status,
+    /// Print the path of the administrator's kubeconfig
+    Kubeconfig,
+    /// Print a component's log, or the names of all logs
+    Logs {
+        component: Option<LogName>,
+        /// Go on printing what is added
+        #[arg(short, long)]
+        follow: bool,
+    },
+    /// Own the cluster until SIGTERM; `up` starts this in the background
+    #[command(hide = true)]
+    Hold,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum LogName {
+    Etcd,
+    KubeApiserver,
+    KubeControllerManager,
+    KubeScheduler,
+    Kwok,
+}
+
+impl From<LogName> for Component {
+    fn from(name: LogName) -> Self {
+        match name {
+            LogName::Etcd => Self::Etcd,
+            LogName::KubeApiserver => Self::ApiServer,
+            LogName::KubeControllerManager => Self::ControllerManager,
+            LogName::KubeScheduler => Self::Scheduler,
+            LogName::Kwok => Self::Kwok,
+        }
+    }
+}
+
+pub(crate) async fn run(arguments: Arguments) -> Result<()> {
+    let place = Place::find()?;
+    match arguments.action {
+        Action::Up => up(&place).await,
+        Action::Down => down(&place).await,
+        Action::Status => status(&place),
+        Action::Kubeconfig => {
+            println!("{}", place.running()?.admin_kubeconfig().display());
+            Ok(())
+        }
+        Action::Logs { component, follow } => logs(&place.running()?, component.map(Into::into), follow),
+        Action::Hold => hold(&place).await,
+    }
+}
+
+/// The directory in the cache where the cluster's state is.
+struct Place {
+    directory: PathBuf,
+}
+
+impl Place {
+    fn find() -> Result<Self> {
+        let directory = cache_directory()?.join("cluster");
+        fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
+        Ok(Self { directory })
+    }
+
+    fn lock_file(&self) -> Result<File> {
+        let path = self.directory.join("lock");
+        let file = File::options().read(true).write(true).create(true).truncate(false).open(&path);
+        file.with_context(|| format!("cannot open {}", path.display()))
+    }
+
+    /// The process id of the holder, if there is one.
+    fn holder(&self) -> Result<Option<i32>> {
+        let mut lock = self.lock_file()?;
+        match lock.try_lock() {
+            Ok(()) => Ok(None),
+            Err(TryLockError::WouldBlock) => {
+                let mut pid = String::new();
+                lock.read_to_string(&mut pid)?;
+                // Empty for the moment between the holder's locking and writing.
+                Ok(pid.trim().parse().ok())
+            }
+            Err(TryLockError::Error(error)) => Err(error).context("cannot look at the cluster's lock"),
+        }
+    }
+
+    fn run_directory(&self, holder: u32) -> PathBuf {
+        self.directory.join(format!("run-{holder}"))
+    }
+
+    /// The cluster, once it is ready.
+    fn ready(&self) -> Result<Option<Cluster>> {
+        let Some(holder) = self.holder()? else { return Ok(None) };
+        let directory = self.run_directory(u32::try_from(holder)?);
+        if directory.join("ready").exists() { Cluster::attach(&directory).map(Some) } else { Ok(None) }
+    }
+
+    fn running(&self) -> Result<Cluster> {
+        self.ready()?.ok_or_else(|| anyhow!(NO_CLUSTER))
+    }
+
+    fn holder_log(&self) -> PathBuf {
+        self.directory.join("holder.log")
+    }
+}
+
+async fn up(place: &Place) -> Result<()> {
+    let started = Instant::now();
+    let mut holder = None;
+    if place.holder()?.is_none() {
+        // Here and not in the holder, because a build of minutes has to be seen.
+        tokio::task::spawn_blocking(Binaries::get).await??;
+        eprintln!("starting etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kwok …");
+        holder = Some(start_holder(place)?);
+    }
+    let cluster = wait_until_ready(place, holder.as_mut()).await?;
+    let state = if holder.is_some() { format!("ready after {} s", started.elapsed().as_secs()) } else { "up".into() };
+    eprintln!("the cluster is {state}: {}; stop it with `cargo xtask cluster down`", cluster.url());
+    eprintln!("kubectl and helm are in {}\n", cluster.directory().join("bin").display());
+    println!("export KUBECONFIG={}", quoted(&cluster.admin_kubeconfig().display().to_string()));
+    println!("export PATH={}:\"$PATH\"", quoted(&cluster.directory().join("bin").display().to_string()));
+    Ok(())
+}
+
+fn start_holder(place: &Place) -> Result<Child> {
+    let log = File::create(place.holder_log())?;
+    Command::new(std::env::current_exe()?)
+        .args(["cluster", "hold"])
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .spawn()
+        .context("cannot start the process that holds the cluster")
+}
+
+async fn wait_until_ready(place: &Place, mut holder: Option<&mut Child>) -> Result<Cluster> {
+    let deadline = Instant::now() + UP_DEADLINE;
+    while Instant::now() < deadline {
+        if let Some(cluster) = place.ready()? {
+            return Ok(cluster);
+        }
+        let ended = match &mut holder {
+            Some(holder) => holder.try_wait()?.is_some(),
+            None => true,
+        };
+        // Someone else's `up` may have been faster than our holder: then theirs holds the lock.
+        if ended && place.holder()?.is_none() {
+            bail!("the cluster did not start:\n{}", fs::read_to_string(place.holder_log())?.trim());
+        }
+        sleep(POLL_INTERVAL).await;
+    }
+    bail!("the cluster was not ready after {} s; see {}", UP_DEADLINE.as_secs(), place.holder_log().display())
+}
+
+async fn hold(place: &Place) -> Result<()> {
+    // Out of the terminal's session: closing it must not end the cluster. Fails only for one that already is.
+    let _ = setsid();
+    let mut interrupted = signal(SignalKind::interrupt())?;
+    let mut terminated = signal(SignalKind::terminate())?;
+    let _lock = take_lock(place).await?;
+    remove_old_runs(place)?;
+    let directory = place.run_directory(std::process::id());
+    let starting = ControlPlane::start(Options::default().name("cluster").directory(&directory));
+    let control_plane = tokio::select! {
+        outcome = starting => outcome?,
+        _ = interrupted.recv() => return Ok(()),
+        _ = terminated.recv() => return Ok(()),
+    };
+    fs::write(directory.join("ready"), "")?;
+    tokio::select! {
+        _ = interrupted.recv() => {}
+        _ = terminated.recv() => {}
+    }
+    drop(control_plane);
+    Ok(())
+}
+
+/// Makes this process the holder. Tries more than once, because whoever looks for a holder has the lock for a moment.
+async fn take_lock(place: &Place) -> Result<File> {
+    let mut lock = place.lock_file()?;
+    for _ in 0..10 {
+        if lock.try_lock().is_ok() {
+            lock.set_len(0)?;
+            write!(lock, "{}", std::process::id())?;
+            return Ok(lock);
+        }
+        sleep(POLL_INTERVAL).await;
+    }
+    bail!("another process holds the cluster already")
+}
+
+/// What a power failure left; a holder that ends in any other way leaves nothing.
+fn remove_old_runs(place: &Place) -> Result<()> {
+    for entry in fs::read_dir(&place.directory)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with("run-") {
+            // The components of a killed holder may be removing the same files at this moment.
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+    Ok(())
+}
+
+async fn down(place: &Place) -> Result<()> {
+    let Some(holder) = place.holder()? else {
+        eprintln!("no cluster runs");
+        return Ok(());
+    };
+    kill_process(Pid::from_raw(holder).context("the cluster's lock holds no process id")?, Signal::TERM)
+        .context("cannot stop the process that holds the cluster")?;
+    let deadline = Instant::now() + DOWN_DEADLINE;
+    while Instant::now() < deadline {
+        if place.holder()?.is_none() {
+            eprintln!("the cluster is down and its data are gone");
+            return Ok(());
+        }
+        sleep(POLL_INTERVAL).await;
+    }
+    bail!("the cluster is still up after {} s; see {}", DOWN_DEADLINE.as_secs(), place.holder_log().display())
+}
+
+fn status(place: &Place) -> Result<()> {
+    let cluster = place.running()?;
+    println!("{:<25} {:>8} {:>10}", "COMPONENT", "PID", "MEMORY");
+    for component in Component::ALL {
+        match cluster.pid(component) {
+            Some(pid) => println!("{:<25} {pid:>8} {:>10}", component.name(), resident_memory(pid)),
+            None => println!("{:<25} {:>8} {:>10}", component.name(), "stopped", "-"),
+        }
+    }
+    println!("\nAPI server   {}", cluster.url());
+    println!("kubeconfig   {}", cluster.admin_kubeconfig().display());
+    println!("directory    {}", cluster.directory().display());
+    Ok(())
+}
+
+fn resident_memory(pid: u32) -> String {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let kilobytes =
+        status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse().ok());
+    kilobytes.map_or_else(|| "gone".into(), |kilobytes: u64| format!("{} MiB", kilobytes / 1024))
+}
+
+fn logs(cluster: &Cluster, component: Option<Component>, follow: bool) -> Result<()> {
+    let Some(component) = component else {
+        for component in Component::ALL {
+            println!("{:<25} {}", component.name(), cluster.logs(component).display());
+        }
+        return Ok(());
+    };
+    let mut tail = Command::new("tail");
+    tail.args(["-n", "+1"]).args(follow.then_some("-F")).arg(cluster.logs(component));
+    // Returns only if it fails; tail handles a closed pipe and Ctrl-C as everyone expects.
+    Err(tail.exec()).context("cannot run `tail`")
+}
+
+/// Quotes for a shell what needs it.
+fn quoted(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-:@%+=,".contains(c);
+    if text.chars().all(is_plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_printed_path_survives_the_shell_that_reads_it() {
+        assert_eq!(quoted("/home/me/.cache/claimkeeper"), "/home/me/.cache/claimkeeper");
+        for path in ["/home/two words/it's", "/tmp/$HOME", "/tmp/a;b"] {
+            let echo = Command::new("sh").arg("-c").arg(format!("printf %s {}", quoted(path))).output().unwrap();
+            assert_eq!(String::from_utf8_lossy(&echo.stdout), path);
+        }
+    }
+}
