@@ -29,6 +29,7 @@ use tokio::{
 
 const UP_DEADLINE: Duration = Duration::from_mins(3);
 const DOWN_DEADLINE: Duration = Duration::from_secs(30);
+const ANSWER_DEADLINE: Duration = Duration::from_secs(2);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const NO_CLUSTER: &str = "no cluster runs: start one with `cargo xtask cluster up`";
 
@@ -151,14 +152,33 @@ impl Place {
 
 async fn up(place: &Place) -> Result<()> {
     let started = Instant::now();
-    let mut holder = None;
-    if place.holder()?.is_none() {
-        // Here and not in the holder, because a build of minutes has to be seen.
-        tokio::task::spawn_blocking(Binaries::get).await??;
-        eprintln!("starting etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kwok …");
-        holder = Some(start_holder(place)?);
-    }
-    let cluster = wait_until_ready(place, holder.as_mut()).await?;
+    let mut deadline = started + UP_DEADLINE;
+    let mut holder: Option<Child> = None;
+    let cluster = loop {
+        match place.ready()? {
+            // A holder that was killed this moment still has its lock, but its API server is gone.
+            Some(cluster) if answers(&cluster).await => break cluster,
+            _ => {}
+        }
+        match (place.holder()?, &mut holder) {
+            (Some(_), _) => {}
+            (None, None) => {
+                // Here and not in the holder, because a build of minutes has to be seen.
+                tokio::task::spawn_blocking(Binaries::get).await??;
+                eprintln!("starting etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kwok …");
+                holder = Some(start_holder(place)?);
+                deadline = Instant::now() + UP_DEADLINE;
+            }
+            (None, Some(holder)) if holder.try_wait()?.is_some() => {
+                bail!("the cluster did not start:\n{}", fs::read_to_string(place.holder_log())?.trim());
+            }
+            (None, Some(_)) => {}
+        }
+        if Instant::now() > deadline {
+            bail!("the cluster was not ready after {} s; see {}", UP_DEADLINE.as_secs(), place.holder_log().display());
+        }
+        sleep(POLL_INTERVAL).await;
+    };
     let state = if holder.is_some() { format!("ready after {} s", started.elapsed().as_secs()) } else { "up".into() };
     eprintln!("the cluster is {state}: {}; stop it with `cargo xtask cluster down`", cluster.url());
     eprintln!("kubectl and helm are in {}\n", cluster.directory().join("bin").display());
@@ -179,23 +199,9 @@ fn start_holder(place: &Place) -> Result<Child> {
         .context("cannot start the process that holds the cluster")
 }
 
-async fn wait_until_ready(place: &Place, mut holder: Option<&mut Child>) -> Result<Cluster> {
-    let deadline = Instant::now() + UP_DEADLINE;
-    while Instant::now() < deadline {
-        if let Some(cluster) = place.ready()? {
-            return Ok(cluster);
-        }
-        let ended = match &mut holder {
-            Some(holder) => holder.try_wait()?.is_some(),
-            None => true,
-        };
-        // Someone else's `up` may have been faster than our holder: then theirs holds the lock.
-        if ended && place.holder()?.is_none() {
-            bail!("the cluster did not start:\n{}", fs::read_to_string(place.holder_log())?.trim());
-        }
-        sleep(POLL_INTERVAL).await;
-    }
-    bail!("the cluster was not ready after {} s; see {}", UP_DEADLINE.as_secs(), place.holder_log().display())
+async fn answers(cluster: &Cluster) -> bool {
+    let Ok(client) = cluster.admin().await else { return false };
+    tokio::time::timeout(ANSWER_DEADLINE, client.apiserver_version()).await.is_ok_and(|answer| answer.is_ok())
 }
 
 async fn hold(place: &Place) -> Result<()> {
