@@ -10,6 +10,7 @@
 //! ```
 
 use std::{
+    fmt::Write as _,
     fs::{self, File, TryLockError},
     io::{Read, Write},
     os::unix::process::CommandExt,
@@ -169,10 +170,11 @@ async fn up(place: &Place) -> Result<()> {
                 holder = Some(start_holder(place)?);
                 deadline = Instant::now() + UP_DEADLINE;
             }
-            (None, Some(holder)) if holder.try_wait()?.is_some() => {
-                bail!("the cluster did not start:\n{}", fs::read_to_string(place.holder_log())?.trim());
+            (None, Some(holder)) => {
+                if holder.try_wait()?.is_some() {
+                    bail!("the cluster did not start:\n{}", fs::read_to_string(place.holder_log())?.trim());
+                }
             }
-            (None, Some(_)) => {}
         }
         if Instant::now() > deadline {
             bail!("the cluster was not ready after {} s; see {}", UP_DEADLINE.as_secs(), place.holder_log().display());
@@ -273,17 +275,23 @@ async fn down(place: &Place) -> Result<()> {
 
 fn status(place: &Place) -> Result<()> {
     let cluster = place.running()?;
-    println!("{:<25} {:>8} {:>10}", "COMPONENT", "PID", "MEMORY");
+    let mut text = format!("{:<25} {:>8} {:>10}\n", "COMPONENT", "PID", "MEMORY");
     for component in Component::ALL {
         match cluster.pid(component) {
-            Some(pid) => println!("{:<25} {pid:>8} {:>10}", component.name(), resident_memory(pid)),
-            None => println!("{:<25} {:>8} {:>10}", component.name(), "stopped", "-"),
+            Some(pid) => writeln!(text, "{:<25} {pid:>8} {:>10}", component.name(), resident_memory(pid))?,
+            None => writeln!(text, "{:<25} {:>8} {:>10}", component.name(), "stopped", "-")?,
         }
     }
-    println!("\nAPI server   {}", cluster.url());
-    println!("kubeconfig   {}", cluster.admin_kubeconfig().display());
-    println!("directory    {}", cluster.directory().display());
+    writeln!(text, "\nAPI server   {}", cluster.url())?;
+    writeln!(text, "kubeconfig   {}", cluster.admin_kubeconfig().display())?;
+    writeln!(text, "directory    {}", cluster.directory().display())?;
+    print_all(&text);
     Ok(())
+}
+
+/// Like `print!`, but a reader that has seen enough (`| head`) is no reason to panic.
+fn print_all(text: &str) {
+    let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
 fn resident_memory(pid: u32) -> String {
@@ -296,7 +304,7 @@ fn resident_memory(pid: u32) -> String {
 fn logs(cluster: &Cluster, component: Option<Component>, follow: bool) -> Result<()> {
     let Some(component) = component else {
         for component in Component::ALL {
-            println!("{:<25} {}", component.name(), cluster.logs(component).display());
+            print_all(&format!("{:<25} {}\n", component.name(), cluster.logs(component).display()));
         }
         return Ok(());
     };
