@@ -3,6 +3,7 @@
 use std::{any::Any, panic::AssertUnwindSafe, time::Duration};
 
 use futures::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
+use tokio_util::sync::CancellationToken;
 
 use super::{Item, Key, Queue};
 
@@ -18,7 +19,7 @@ pub enum Outcome {
 }
 
 /// Hands each of the queue's keys to `handler`, at most `concurrency` (but at least one) at a time, until the queue is shut
-/// down and empty.
+/// down and empty, or until `stop` is cancelled: then handlers that have begun may finish, and the other keys stay in the queue.
 ///
 /// All handlers run inside this one future. They wait for the API server together but compute one after another, which is
 /// no loss (decisions take microseconds) and makes the future a switch: once it is dropped no handler runs another
@@ -27,7 +28,7 @@ pub enum Outcome {
 /// whoever runs it next.
 ///
 /// A handler that panics fails like one that asks for [`Outcome::Retry`]; the others don't notice.
-pub async fn run<K, F, Fut>(queue: Queue<K>, concurrency: usize, handler: F)
+pub async fn run<K, F, Fut>(queue: &Queue<K>, concurrency: usize, stop: CancellationToken, handler: F)
 where
     K: Key,
     F: Fn(K) -> Fut,
@@ -39,11 +40,13 @@ where
         // Handlers that never have to wait would otherwise keep our caller from noticing that we are to be dropped.
         tokio::task::coop::consume_budget().await;
         tokio::select! {
+            biased;
+            () = stop.cancelled(), if open => open = false,
+            Some(()) = working.next(), if !working.is_empty() => {}
             item = queue.next(), if open && working.len() < concurrency.max(1) => match item {
-                Some(item) => working.push(work(&queue, Attempt { item, settled: false }, &handler)),
+                Some(item) => working.push(work(queue, Attempt { item, settled: false }, &handler)),
                 None => open = false,
             },
-            Some(()) = working.next(), if !working.is_empty() => {}
         }
     }
 }

@@ -92,6 +92,28 @@ async fn a_key_that_becomes_due_while_it_is_worked_on_runs_afterwards() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_due_key_that_nobody_has_seen_yet_does_not_swallow_a_later_one() {
+    let queue = queue();
+    queue.add_after(name("a", 1), Duration::from_millis(10));
+    advance(Duration::from_millis(20)).await;
+    queue.add_after(name("a", 1), Duration::from_millis(5));
+    assert_eq!(drain(&queue), [name("a", 1)]);
+    advance(Duration::from_millis(5)).await;
+    assert_eq!(drain(&queue), [name("a", 1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_was_due_before_the_shutdown_is_still_handed_out() {
+    let queue = queue();
+    queue.add_after(name("a", 1), Duration::from_millis(10));
+    queue.add_after(name("a", 2), Duration::from_millis(30));
+    advance(Duration::from_millis(20)).await;
+    queue.shut_down();
+    assert_eq!(drain(&queue), [name("a", 1)]);
+    assert!(queue.next().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_due_key_has_waited_since_it_was_due_however_late_somebody_looks() {
     let registry = Registry::default();
     let queue = Queue::new("test", &registry);

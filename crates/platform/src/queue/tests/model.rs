@@ -21,6 +21,7 @@ enum Step {
     AddRateLimited(Name),
     Forget(Name),
     Next,
+    Len,
     /// Ends the work on one of the keys that are worked on, chosen by this number.
     Done(usize),
     Advance(Duration),
@@ -37,6 +38,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => key().prop_map(Step::AddRateLimited),
         1 => key().prop_map(Step::Forget),
         4 => Just(Step::Next),
+        1 => Just(Step::Len),
         3 => any::<usize>().prop_map(Step::Done),
         1 => time().prop_map(Step::Advance),
     ];
@@ -153,6 +155,7 @@ impl Both {
                 prop_assert_eq!(queue.retries(&key), 0);
             }
             Step::Next => self.next()?,
+            Step::Len => prop_assert_eq!(queue.len(), model.ready.len()),
             Step::Done(_) if self.items.is_empty() => {}
             Step::Done(choice) => {
                 let item = self.items.swap_remove(choice % self.items.len());
@@ -163,7 +166,6 @@ impl Both {
                 model.advance(Instant::now());
             }
         }
-        prop_assert_eq!(self.queue.len(), self.model.ready.len());
         Ok(())
     }
 

@@ -5,6 +5,7 @@ use std::{
 
 use futures::FutureExt as _;
 use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::{drain, metric, name, queue};
 use crate::{
@@ -26,7 +27,7 @@ async fn a_retry_comes_later_every_time_until_it_is_done() {
         queue.shut_down();
         Outcome::Done
     };
-    run(queue.clone(), 1, handler).await;
+    run(&queue, 1, CancellationToken::new(), handler).await;
     assert_eq!(*runs.borrow(), [0, 5, 5 + 10, 5 + 10 + 20]);
     assert_eq!(queue.retries(&name("a", 1)), 0);
 }
@@ -44,7 +45,7 @@ async fn looking_again_later_is_no_failure() {
         }
         Outcome::After(Duration::from_secs(1))
     };
-    run(queue.clone(), 1, handler).await;
+    run(&queue, 1, CancellationToken::new(), handler).await;
     assert_eq!(*runs.borrow(), [5, 1005, 2005]);
     assert_eq!(queue.retries(&name("a", 1)), 0);
 }
@@ -63,7 +64,7 @@ async fn never_more_handlers_than_allowed_run_at_once() {
             running.set(running.get() - 1);
             Outcome::Done
         };
-        run(queue, concurrency, handler).await;
+        run(&queue, concurrency, CancellationToken::new(), handler).await;
         assert_eq!(most.get(), expected);
         assert_eq!(running.get(), 0);
     }
@@ -91,7 +92,7 @@ async fn a_panic_is_counted_and_retried_and_the_others_do_not_notice() {
             Outcome::Done
         }
     };
-    run(queue.clone(), 2, handler).await;
+    run(&queue, 2, CancellationToken::new(), handler).await;
     assert!(calm.get());
     assert_eq!(metric(&registry, "claimkeeper_workqueue_panics_total").to_bits(), 2.0_f64.to_bits());
     assert_eq!(metric(&registry, "workqueue_retries_total").to_bits(), 2.0_f64.to_bits());
@@ -108,7 +109,7 @@ async fn dropping_the_run_stops_every_handler_and_keeps_their_keys() {
         finished.set(finished.get() + 1);
         Outcome::Done
     };
-    assert!(timeout(Duration::from_secs(1), run(queue.clone(), 2, handler)).await.is_err());
+    assert!(timeout(Duration::from_secs(1), run(&queue, 2, CancellationToken::new(), handler)).await.is_err());
     sleep(Duration::from_mins(2)).await;
     assert_eq!((started.get(), finished.get()), (2, 0));
     let mut keys = drain(&queue);
@@ -128,10 +129,39 @@ async fn handlers_that_never_wait_do_not_keep_the_run_from_being_dropped() {
     };
     tokio::select! {
         biased;
-        () = run(queue, 1, handler) => panic!("the queue was not shut down"),
+        () = run(&queue, 1, CancellationToken::new(), handler) => panic!("the queue was not shut down"),
         () = tokio::task::yield_now() => {}
     }
     assert!(runs.get() > 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stopped_run_finishes_what_it_has_begun_and_leaves_the_rest() {
+    let queue = queue();
+    (0..5).for_each(|number| queue.add(name("a", number)));
+    let stop = CancellationToken::new();
+    let finished = RefCell::new(Vec::new());
+    let handler = async |key: super::Name| {
+        sleep(Duration::from_secs(1)).await;
+        stop.cancel();
+        sleep(Duration::from_secs(1)).await;
+        finished.borrow_mut().push(key.number);
+        Outcome::Done
+    };
+    run(&queue, 2, stop.clone(), handler).await;
+    finished.borrow_mut().sort_unstable();
+    assert_eq!(*finished.borrow(), [0, 1]);
+    assert_eq!(drain(&queue), [2, 3, 4].map(|number| name("a", number)));
+}
+
+#[tokio::test]
+async fn a_run_that_is_stopped_before_it_starts_touches_no_key() {
+    let queue = queue();
+    queue.add(name("a", 1));
+    let stop = CancellationToken::new();
+    stop.cancel();
+    run(&queue, 1, stop, async |_| panic!("it was stopped")).await;
+    assert_eq!(queue.len(), 1);
 }
 
 #[tokio::test]
@@ -139,7 +169,8 @@ async fn a_run_can_be_spawned() {
     let queue = queue();
     queue.add(name("a", 1));
     queue.shut_down();
+    let spawned = queue.clone();
     let handler = |_| tokio::task::yield_now().map(|()| Outcome::Done);
-    tokio::spawn(run(queue.clone(), 4, handler)).await.unwrap();
+    tokio::spawn(async move { run(&spawned, 4, CancellationToken::new(), handler).await }).await.unwrap();
     assert!(queue.next().await.is_none());
 }
