@@ -5,6 +5,7 @@
 
 pub mod admin;
 pub mod client;
+pub mod events;
 pub mod leader;
 pub mod logging;
 pub mod metrics;

@@ -33,7 +33,7 @@ fn explain(config: &LeaderConfig, done: &str, error: Option<&kube::Error>) -> St
     let reason = match error {
         None => format!("no answer came within {:?}", config.call_timeout()),
         Some(kube::Error::Api(status)) if status.is_forbidden() => format!(
-            "{}; grant get, create, update, list and watch on leases.coordination.k8s.io in the namespace {namespace}",
+            "{}; grant get, create, update and watch on leases.coordination.k8s.io in the namespace {namespace}",
             status.message
         ),
         Some(kube::Error::Api(status)) => status.message.clone(),
@@ -55,7 +55,7 @@ mod tests {
         let text = explain(&config, "taken", Some(&kube::Error::Api(forbidden.boxed())));
         assert_eq!(
             text,
-            "the lease storage/claimkeeper cannot be taken: no way; grant get, create, update, list and watch on \
+            "the lease storage/claimkeeper cannot be taken: no way; grant get, create, update and watch on \
              leases.coordination.k8s.io in the namespace storage"
         );
         let text = explain(&config, "renewed", None);
