@@ -5,6 +5,7 @@ use std::{
     ffi::OsString,
     fmt::Display,
     io,
+    net::IpAddr,
     path::{Path, PathBuf},
 };
 
@@ -169,13 +170,14 @@ fn select(kubeconfig: Kubeconfig, files: impl Display) -> Result<Config, ClientE
         let known = list(kubeconfig.contexts.iter().map(|context| context.name.as_str()));
         return Err(wrong(format!("its current-context {name:?} is not among its contexts ({known})")));
     };
-    if !kubeconfig.clusters.iter().any(|cluster| cluster.name == context.cluster) {
+    let cluster = kubeconfig.clusters.iter().find(|cluster| cluster.name == context.cluster);
+    let Some(cluster) = cluster.and_then(|cluster| cluster.cluster.as_ref()) else {
         let known = list(kubeconfig.clusters.iter().map(|cluster| cluster.name.as_str()));
         let cluster = &context.cluster;
         return Err(wrong(format!(
             "its context {name:?} names the cluster {cluster:?}, which is not among its clusters ({known})"
         )));
-    }
+    };
     let user = context.user.as_deref().unwrap_or_default();
     if !user.is_empty() && !kubeconfig.auth_infos.iter().any(|known| known.name == user) {
         let known = list(kubeconfig.auth_infos.iter().map(|user| user.name.as_str()));
@@ -183,7 +185,18 @@ fn select(kubeconfig: Kubeconfig, files: impl Display) -> Result<Config, ClientE
             "its context {name:?} names the user {user:?}, who is not among its users ({known})"
         )));
     }
-    Config::try_from(kubeconfig).map_err(|error| wrong(one_line(error)))
+    let asks_for_proxy = cluster.proxy_url.is_some();
+    let config = Config::try_from(kubeconfig).map_err(|error| wrong(one_line(error)))?;
+    Ok(if asks_for_proxy { config } else { without_needless_proxy(config) })
+}
+
+/// A proxy from the environment is not meant for servers on this machine. Go knows that, kube does not.
+fn without_needless_proxy(mut config: Config) -> Config {
+    let host = config.cluster_url.host().unwrap_or_default().trim_matches(['[', ']']);
+    if host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback()) {
+        config.proxy_url = None;
+    }
+    config
 }
 
 fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
@@ -191,8 +204,20 @@ fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
     if names.is_empty() { "it has none".into() } else { names.join(", ") }
 }
 
+/// What keeps a client from being made, and what to do.
+pub(super) fn why_unusable(error: &kube::Error) -> String {
+    match error {
+        kube::Error::ProxyProtocolDisabled { proxy_url, .. } | kube::Error::ProxyProtocolUnsupported { proxy_url } => {
+            format!(
+                "it would be reached through {proxy_url}, and proxies are not supported; unset HTTPS_PROXY or proxy-url"
+            )
+        }
+        error => one_line(error),
+    }
+}
+
 /// Parsers like to draw the place of an error on several lines; a log line and a terminal want the first one.
-pub(super) fn one_line(error: impl Display) -> String {
+fn one_line(error: impl Display) -> String {
     let text = error.to_string();
     text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("no reason given").to_owned()
 }
@@ -274,6 +299,20 @@ mod tests {
             assert!(text.contains(words), "{words:?} is missing in {text:?}");
             assert!(text.contains(path.to_str().unwrap()), "{text:?} does not name the file");
             assert_eq!(text.lines().count(), 1, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_proxy_of_the_environment_is_not_used_for_servers_on_this_machine() {
+        for (server, proxied) in [
+            ("https://127.0.0.1:6443", false),
+            ("https://[::1]:6443", false),
+            ("https://localhost:6443", false),
+            ("https://cluster.example:6443", true),
+        ] {
+            let mut config = Config::new(server.parse().unwrap());
+            config.proxy_url = Some("http://proxy.example:3128".parse().unwrap());
+            assert_eq!(without_needless_proxy(config).proxy_url.is_some(), proxied, "{server}");
         }
     }
 

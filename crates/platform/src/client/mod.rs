@@ -86,7 +86,7 @@ pub fn build(mut config: Config, options: ClientOptions) -> Result<Client, Clien
     config.headers.push((USER_AGENT, HeaderValue::from_static(USER_AGENT_VALUE)));
     let server = config.cluster_url.to_string();
     let builder = ClientBuilder::try_from(config)
-        .map_err(|error| ClientError::Unusable { server, reason: kubeconfig::one_line(error) })?;
+        .map_err(|error| ClientError::Unusable { server, reason: kubeconfig::why_unusable(&error) })?;
     Ok(builder.with_layer(&service::ApiLayer { options }).build())
 }
 
