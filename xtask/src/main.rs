@@ -1,6 +1,10 @@
 //! The project's own commands: `cargo xtask <command>`.
 
+mod bench;
+mod build;
 mod cluster;
+mod demo;
+mod test;
 
 use std::process::ExitCode;
 
@@ -15,6 +19,13 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Shows each feature at work on a real control plane
+    Demo(demo::Arguments),
+    /// Runs all tests on a real control plane
+    Test(test::Arguments),
+    /// Measures the operator beside its peer and writes docs/benchmarks.md
+    #[command(subcommand)]
+    Bench(bench::Bench),
     /// A real Kubernetes control plane on this machine, to play with
     Cluster(cluster::Arguments),
 }
@@ -22,10 +33,13 @@ enum Command {
 #[tokio::main]
 async fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
-        Command::Cluster(arguments) => cluster::run(arguments).await,
+        Command::Demo(arguments) => demo::run(arguments).await.map(|()| ExitCode::SUCCESS),
+        Command::Test(arguments) => test::run(arguments).await,
+        Command::Bench(bench) => bench::run(bench).await.map(|()| ExitCode::SUCCESS),
+        Command::Cluster(arguments) => cluster::run(arguments).await.map(|()| ExitCode::SUCCESS),
     };
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE

@@ -49,6 +49,7 @@ pub use control_plane::ControlPlane;
 pub use leash::Leash;
 pub use options::Options;
 pub use process::{Component, ComponentFailed};
+pub use progress::Progress;
 pub use provisioner::PROVISIONER;
 pub use shared::{TESTBED_VARIABLE, shared};
 pub use wait::{PATIENCE, eventually, within};

@@ -9,7 +9,7 @@ use std::{
 const LINE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// One long step on standard error: a line that rewrites itself on a terminal, a line every 30 seconds elsewhere.
-pub(crate) struct Progress {
+pub struct Progress {
     step: String,
     started: Instant,
     printed: Instant,
@@ -17,7 +17,9 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    pub(crate) fn start(step: &str) -> Self {
+    /// The step begins.
+    #[must_use]
+    pub fn start(step: &str) -> Self {
         let now = Instant::now();
         let terminal = std::io::stderr().is_terminal();
         if !terminal {
@@ -27,7 +29,7 @@ impl Progress {
     }
 
     /// Says how far the step is; may be called as often as the caller likes.
-    pub(crate) fn update(&mut self, detail: &str) {
+    pub fn update(&mut self, detail: &str) {
         let interval = if self.terminal { Duration::from_millis(500) } else { LINE_INTERVAL };
         if self.printed.elapsed() < interval {
             return;
@@ -43,7 +45,8 @@ impl Progress {
         }
     }
 
-    pub(crate) fn finish(self, outcome: &str) {
+    /// The step is over.
+    pub fn finish(self, outcome: &str) {
         let start_of_line = if self.terminal { "\r\x1b[K" } else { "" };
         eprintln!("{start_of_line}{} … {outcome} after {}", self.step, elapsed(self.started.elapsed()));
     }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Written here because alerts and dashboards made for the originals must keep working to the letter: `prometheus-client`
-//! prints OpenMetrics (`# TYPE pvc counter`, `le="1.0"`, a dot behind every help text) and lets nobody else read its
+//! prints `OpenMetrics` (`# TYPE pvc counter`, `le="1.0"`, a dot behind every help text) and lets nobody else read its
 //! values; the other crates sort or spell differently. What is left to write is three small atomics and a formatter.
 //!
 //! Label values must come from a bounded set: reasons, verbs, resources. Never names, never error texts.

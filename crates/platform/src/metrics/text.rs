@@ -106,7 +106,7 @@ impl fmt::Display for GoFloat {
         let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
         let exponent: i32 = exponent.parse().unwrap_or(0);
         // Go decides by a precision of 6 when it may choose the shortest form: 999999, but 1e+06.
-        if exponent < -4 || exponent >= 6 {
+        if !(-4..6).contains(&exponent) {
             let sign = if exponent < 0 { '-' } else { '+' };
             return write!(f, "{mantissa}e{sign}{:02}", exponent.abs());
         }

@@ -1,0 +1,109 @@
+//! The commands.
+
+use std::{fmt, path::PathBuf, process::ExitCode};
+
+use clap::{Parser, Subcommand};
+
+use crate::{
+    config::{Config, Feature, UnknownFeature},
+    run,
+};
+
+#[derive(Parser)]
+#[command(name = "claimkeeper", version, about = "Looks after a volume claim for its whole life")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Runs the operator
+    Run(RunArguments),
+    /// Checks a configuration file and says what is wrong with it
+    CheckConfig {
+        /// The file to check
+        file: PathBuf,
+    },
+    /// Prints the version
+    Version,
+}
+
+#[derive(clap::Args)]
+struct RunArguments {
+    /// The configuration file; every key has a safe default
+    #[arg(long, value_name = "FILE", env = "CLAIMKEEPER_CONFIG")]
+    config: Option<PathBuf>,
+    /// Which features run, separated by commas; overrides the file's
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    features: Option<Vec<String>>,
+    /// Which cluster; otherwise KUBECONFIG, the pod's own service account, or the kubeconfig in the home directory
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+}
+
+/// An error that the person at the keyboard made, not the cluster: exit code 2, as for an unknown flag.
+#[derive(Debug)]
+struct UsageError(String);
+
+impl fmt::Display for UsageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for UsageError {}
+
+/// Parses the arguments and does what they say.
+pub(crate) fn main() -> ExitCode {
+    let Arguments { command } = Arguments::parse();
+    let result = match command {
+        Command::Run(arguments) => start(arguments),
+        Command::CheckConfig { file } => check_config(&file),
+        Command::Version => {
+            println!("claimkeeper {}", env!("CARGO_PKG_VERSION"));
+            Ok(())
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("claimkeeper: {error:#}");
+            if error.is::<UsageError>() { ExitCode::from(2) } else { ExitCode::FAILURE }
+        }
+    }
+}
+
+fn start(RunArguments { config, features, kubeconfig }: RunArguments) -> anyhow::Result<()> {
+    let mut configuration = config.as_deref().map(Config::load).transpose()?.unwrap_or_default();
+    if let Some(names) = features {
+        configuration.features = parse_features(&names)?;
+    }
+    if configuration.features.is_empty() {
+        let known = Feature::names().join(", ");
+        let text = format!("no feature is named; name at least one with --features or in the file's features: {known}");
+        return Err(UsageError(text).into());
+    }
+    run::run(configuration, kubeconfig.as_deref())
+}
+
+fn parse_features(names: &[String]) -> Result<Vec<Feature>, UsageError> {
+    let mut features = Vec::new();
+    for name in names.iter().map(|name| name.trim()).filter(|name| !name.is_empty()) {
+        let feature = name.parse().map_err(|error: UnknownFeature| UsageError(format!("--features: {error}")))?;
+        if !features.contains(&feature) {
+            features.push(feature);
+        }
+    }
+    Ok(features)
+}
+
+fn check_config(file: &std::path::Path) -> anyhow::Result<()> {
+    let configuration = Config::load(file)?;
+    let features: Vec<&str> = configuration.features.iter().map(|feature| feature.name()).collect();
+    match features.as_slice() {
+        [] => println!("{} is valid; it names no feature, so `run` needs --features", file.display()),
+        features => println!("{} is valid; features: {}", file.display(), features.join(", ")),
+    }
+    Ok(())
+}

@@ -1,0 +1,219 @@
+//! The configuration: one strict YAML file in which every key has a safe default.
+
+mod error;
+mod feature;
+mod seconds;
+
+use std::{fs, net::SocketAddr, path::Path};
+
+use platform::{
+    leader::LeaderConfig,
+    logging::{self, Format},
+};
+use serde::Deserialize;
+
+pub(crate) use error::ConfigError;
+pub(crate) use feature::{Feature, UnknownFeature};
+use seconds::Seconds;
+
+/// Everything that can be configured.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "camelCase")]
+pub(crate) struct Config {
+    /// What runs. Nothing does by default.
+    pub features: Vec<Feature>,
+    /// The one namespace whose claims are looked after; all of them if absent.
+    pub namespace: Option<String>,
+    pub leader_election: LeaderElection,
+    pub admin: Admin,
+    pub log: Log,
+    pub ephemeral: Ephemeral,
+}
+
+/// Who of several replicas acts.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "camelCase")]
+pub(crate) struct LeaderElection {
+    /// Off only where there is never more than one replica: without the Lease nobody keeps two from acting at once.
+    pub enabled: bool,
+    /// The name of the Lease.
+    pub name: String,
+    /// Where the Lease is; the namespace of the pod or of the kubeconfig's context if absent.
+    pub namespace: Option<String>,
+    /// What this replica calls itself; host name and a random part if absent.
+    pub identity: Option<String>,
+    /// How long the others wait for a leader that is silent.
+    pub lease_duration: Seconds,
+    /// How long a leader tries to renew before it stops acting.
+    pub renew_deadline: Seconds,
+    /// How long everybody waits between two tries.
+    pub retry_period: Seconds,
+}
+
+impl Default for LeaderElection {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            name: "claimkeeper".to_owned(),
+            namespace: None,
+            identity: None,
+            lease_duration: Seconds::new(15),
+            renew_deadline: Seconds::new(10),
+            retry_period: Seconds::new(2),
+        }
+    }
+}
+
+/// The port for metrics and probes.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "camelCase")]
+pub(crate) struct Admin {
+    pub listen: SocketAddr,
+}
+
+impl Default for Admin {
+    fn default() -> Self {
+        Self { listen: ([0, 0, 0, 0], 8080).into() }
+    }
+}
+
+/// What the log looks like.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "camelCase")]
+pub(crate) struct Log {
+    pub format: Format,
+    /// A level, or a list of `target=level`.
+    pub level: String,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { format: Format::Auto, level: "info".to_owned() }
+    }
+}
+
+/// The feature `ephemeral`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "camelCase")]
+pub(crate) struct Ephemeral {
+    /// How many pods are worked on at once.
+    pub concurrency: usize,
+}
+
+impl Default for Ephemeral {
+    fn default() -> Self {
+        Self { concurrency: 16 }
+    }
+}
+
+/// More requests at once than this only queue up in the API server, at the cost of everybody else.
+const MOST_CONCURRENCY: usize = 256;
+
+impl Config {
+    /// Reads and checks a file.
+    pub(crate) fn load(file: &Path) -> Result<Self, ConfigError> {
+        let text = fs::read_to_string(file).map_err(|error| ConfigError::unreadable(file, &error))?;
+        Self::parse(&text).map_err(|error| error.within(file))
+    }
+
+    fn parse(text: &str) -> Result<Self, ConfigError> {
+        let config: Self = serde_saphyr::from_str(text)?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// What the types alone do not tell.
+    fn check(&self) -> Result<(), ConfigError> {
+        logging::check_level(&self.log.level).map_err(|error| ConfigError::value("log.level", &error))?;
+        if !(1..=MOST_CONCURRENCY).contains(&self.ephemeral.concurrency) {
+            let wrong = format!("is {}, but must be from 1 to {MOST_CONCURRENCY}", self.ephemeral.concurrency);
+            return Err(ConfigError::value("ephemeral.concurrency", &wrong));
+        }
+        if self.namespace.as_deref() == Some("") {
+            return Err(ConfigError::value("namespace", &"is empty; leave it out to look after all namespaces"));
+        }
+        let anybody = self.leader_election.resolve("anywhere", || "anybody".to_owned());
+        anybody.validate().map_err(|error| ConfigError::value("leaderElection", &error))
+    }
+}
+
+impl LeaderElection {
+    /// Fills in what depends on where the process runs.
+    pub(crate) fn resolve(&self, namespace: &str, identity: impl FnOnce() -> String) -> LeaderConfig {
+        LeaderConfig {
+            name: self.name.clone(),
+            namespace: self.namespace.clone().unwrap_or_else(|| namespace.to_owned()),
+            identity: self.identity.clone().unwrap_or_else(identity),
+            lease_duration: self.lease_duration.into(),
+            renew_deadline: self.renew_deadline.into(),
+            retry_period: self.retry_period.into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(text: &str) -> String {
+        Config::parse(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn nothing_at_all_is_a_valid_configuration() {
+        let config = Config::parse("# all defaults\n").unwrap();
+        assert!(config.features.is_empty() && config.leader_election.enabled);
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_with_its_place_and_the_nearest_known_one() {
+        assert_eq!(
+            error("features: [ephemeral]\nleaderElecton:\n  enabled: true\n"),
+            "line 2, column 1: unknown key `leaderElecton`; did you mean `leaderElection`?"
+        );
+        assert_eq!(
+            error("leaderElection:\n  leaseDuratoin: 15s\n"),
+            "line 2, column 3: unknown key `leaseDuratoin`; did you mean `leaseDuration`?"
+        );
+        assert_eq!(
+            error("zzz: 1\n"),
+            "line 1, column 1: unknown key `zzz`; known here: features, namespace, leaderElection, admin, log, ephemeral"
+        );
+    }
+
+    #[test]
+    fn an_unknown_feature_is_named_with_the_nearest_known_one() {
+        assert_eq!(
+            error("features: [ephemral]\n"),
+            "line 1, column 12: there is no feature `ephemral`; did you mean `ephemeral`?"
+        );
+    }
+
+    #[test]
+    fn values_that_cannot_work_are_refused_before_anything_starts() {
+        for (text, part) in [
+            ("leaderElection:\n  leaseDuration: 5s\n", "leaderElection: "),
+            ("leaderElection:\n  leaseDuration: soon\n", "line 2"),
+            ("leaderElection:\n  leaseDuration: -5s\n", "must not be negative"),
+            ("log:\n  level: verbose\n", "log.level: "),
+            ("log:\n  format: xml\n", "line 2"),
+            ("admin:\n  listen: here\n", "line 2"),
+            ("ephemeral:\n  concurrency: 0\n", "ephemeral.concurrency: is 0, but must be from 1 to 256"),
+            ("namespace: ''\n", "namespace: is empty"),
+            ("features: [ephemeral]\nfeatures: []\n", "the key `features` appears twice"),
+        ] {
+            let error = error(text);
+            assert!(error.contains(part), "{text:?} gave {error:?}");
+            assert!(!error.contains('\n'), "{error:?} is more than one line");
+        }
+    }
+
+    #[test]
+    fn durations_read_as_people_write_them() {
+        let config =
+            Config::parse("leaderElection: {leaseDuration: 1m30s, renewDeadline: 60s, retryPeriod: 500ms}").unwrap();
+        let resolved = config.leader_election.resolve("ns", || "me".to_owned());
+        assert_eq!(resolved.lease_duration.as_secs(), 90);
+        assert_eq!(resolved.retry_period.as_millis(), 500);
+    }
+}

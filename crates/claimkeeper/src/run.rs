@@ -1,0 +1,244 @@
+//! The wiring: which parts run, what each of them is given, and in which order they end.
+//!
+//! ```text
+//!                 ┌── admin server: metrics and probes, from the first moment to the last
+//! signal ──> run ─┼── watches: feed the stores on every replica, so that a standby is warm
+//!                 ├── elector ── term ──> features: act only while this replica leads
+//!                 └── events: outlive the features, so that the last ones are told
+//! ```
+
+use std::{path::Path, time::Duration};
+
+use anyhow::Context;
+use cluster::{
+    Store,
+    server::{self, ListMode, Version},
+    watch::Watches,
+};
+use ephemeral::Ephemeral;
+use futures::future::join_all;
+use kube::{Client, Config as KubeConfig};
+use platform::{
+    admin::AdminServer,
+    client::{self, ClientOptions, Fence},
+    events::{Recorder, Worker},
+    leader::{Elector, unique_identity},
+    logging,
+    metrics::{self, Registry},
+    readiness::{Gate, Readiness},
+    shutdown,
+};
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::{Config, Feature};
+
+/// Kubernetes gives a pod 30 s to end; this leaves time to release the lease and to send the last events.
+const DRAIN_DEADLINE: Duration = Duration::from_secs(20);
+
+/// The longest pause between two tries to reach the API server for the first time.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// Who reports, in every event.
+const REPORTER: &str = "claimkeeper.dev/claimkeeper";
+
+/// Runs the operator until a signal ends it.
+pub(crate) fn run(config: Config, kubeconfig: Option<&Path>) -> anyhow::Result<()> {
+    logging::start(config.log.format, &config.log.level)?;
+    // One thread: decisions take microseconds and the API server is what everything waits for. A second thread costs more
+    // CPU time than it saves.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.context("cannot start the runtime")?.block_on(operate(config, kubeconfig))
+}
+
+async fn operate(config: Config, kubeconfig: Option<&Path>) -> anyhow::Result<()> {
+    let stop = shutdown::on_signal().context("cannot listen for signals")?;
+    let (registry, readiness) = (Registry::default(), Readiness::default());
+    metrics::observe_process(&registry);
+    tell_build(&registry);
+    let kube = client::load_config(kubeconfig)?;
+    let admin = AdminServer::bind(config.admin.listen, registry.clone(), readiness.clone()).await?;
+    let address = admin.address().context("cannot tell the admin server's address")?;
+    let operator = Operator::new(&config, &kube, registry, readiness)?;
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        features = ?config.features.iter().map(|feature| feature.name()).collect::<Vec<_>>(),
+        cluster = %kube.cluster_url,
+        admin = %address,
+        "claimkeeper starts"
+    );
+
+    // Probes and metrics are served to the very end: a process that drains is alive.
+    let admin = admin.serve(CancellationToken::new());
+    tokio::select! {
+        result = admin => result.context("the admin server failed")?,
+        () = operator.run(stop) => {}
+    }
+    tracing::info!("claimkeeper has ended");
+    Ok(())
+}
+
+fn tell_build(registry: &Registry) {
+    let help = "The version of this build; always 1.";
+    registry.gauges("claimkeeper_build_info", help, &["version"]).with(&[env!("CARGO_PKG_VERSION")]).set(1.0);
+}
+
+/// Everything that runs while the process does.
+struct Operator {
+    client: Client,
+    registry: Registry,
+    readiness: Readiness,
+    /// Met once the API server has said which Kubernetes it is; until then nothing can be known.
+    reached: Gate,
+    namespace: Option<String>,
+    stores: Stores,
+    ephemeral: Option<Ephemeral>,
+    /// Writes the events; taken when it starts.
+    events: Option<Worker>,
+    fence: Fence,
+    elector: Option<Elector>,
+}
+
+/// One store per kind, shared by all features.
+struct Stores {
+    pods: Store<cluster::Pod>,
+    claims: Store<cluster::Claim>,
+}
+
+impl Operator {
+    fn new(config: &Config, kube: &KubeConfig, registry: Registry, readiness: Readiness) -> anyhow::Result<Self> {
+        let fence = Fence::new();
+        let options = ClientOptions::new(&registry);
+        let client = client::build(kube.clone(), options.clone())?;
+        let fenced = ClientOptions { fence: Some(fence.clone()), ..options.clone() };
+        let writer = client::build(kube.clone(), fenced)?;
+
+        let leadership = config.leader_election.resolve(&kube.default_namespace, unique_identity);
+        let (recorder, events) = Recorder::new(client.clone(), REPORTER, &leadership.identity, &registry);
+        let elector = if config.leader_election.enabled {
+            let impatient = ClientOptions { retry: false, ..options };
+            let client = client::build(kube.clone(), impatient)?;
+            Some(Elector::new(client, leadership, &registry, fence.clone())?)
+        } else {
+            None
+        };
+
+        let stores = Stores {
+            pods: Store::new(vec![ephemeral::interesting], ephemeral::INDEXES_OF_PODS.into()),
+            claims: Store::new(vec![|_| true], vec![]),
+        };
+        let ephemeral = config.features.contains(&Feature::Ephemeral).then(|| {
+            let Stores { pods, claims } = &stores;
+            let concurrency = config.ephemeral.concurrency;
+            Ephemeral::new(pods.clone(), claims.clone(), writer, recorder, &registry, concurrency)
+        });
+        let reached = readiness.gate("the API server");
+        let namespace = config.namespace.clone();
+        Ok(Self {
+            client,
+            registry,
+            readiness,
+            reached,
+            namespace,
+            stores,
+            ephemeral,
+            events: Some(events),
+            fence,
+            elector,
+        })
+    }
+
+    async fn run(mut self, stop: CancellationToken) {
+        let (elector, events) = (self.elector.take(), self.events.take());
+        let told = CancellationToken::new();
+        let act = async {
+            if let Some(elector) = elector {
+                elector.run(stop.clone(), |term| self.term(term.stopping)).await;
+            } else {
+                self.fence.open_until(far_future());
+                self.term(stop.clone()).await;
+            }
+            told.cancel();
+        };
+        let tell = async {
+            if let Some(events) = events {
+                events.run(told.clone()).await;
+            }
+        };
+        tokio::select! {
+            _ = async { tokio::join!(act, tell) } => {}
+            () = self.watch() => {}
+        }
+    }
+
+    /// What this replica does while it leads.
+    async fn term(&self, stopping: CancellationToken) {
+        let drained = async {
+            stopping.cancelled().await;
+            sleep(DRAIN_DEADLINE).await;
+        };
+        let features = self.ephemeral.iter().map(|feature| feature.run(stopping.clone()));
+        tokio::select! {
+            _ = join_all(features) => {}
+            () = drained => tracing::warn!(deadline = ?DRAIN_DEADLINE, "work was still under way at the deadline and is cut off"),
+        }
+    }
+
+    /// Keeps the caches warm, whoever leads.
+    async fn watch(&self) {
+        let version = self.wait_for_server().await;
+        let watches = Watches {
+            client: self.client.clone(),
+            namespace: self.namespace.clone(),
+            list_mode: version.map_or(ListMode::Paged, Version::list_mode),
+            readiness: self.readiness.clone(),
+            registry: self.registry.clone(),
+        };
+        let feeds = (watches.feed(&self.stores.pods), watches.feed(&self.stores.claims));
+        // Only now: from here on readiness waits for the caches.
+        self.reached.open();
+        tokio::join!(feeds.0, feeds.1);
+    }
+
+    /// An API server that is down or not yet up is waited for, however long it takes.
+    async fn wait_for_server(&self) -> Option<Version> {
+        let mut pause = Duration::from_millis(250);
+        loop {
+            match self.client.apiserver_version().await {
+                Ok(info) => {
+                    let version = Version::parse(&info);
+                    tell_version(version, &info.git_version);
+                    return version;
+                }
+                Err(error) => {
+                    tracing::warn!(error = %explain(&error), retry_in = ?pause, "the API server cannot be reached");
+                }
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+}
+
+fn tell_version(version: Option<Version>, git_version: &str) {
+    match version {
+        Some(version) if version >= server::MINIMUM => {
+            tracing::info!(kubernetes = git_version, lists = version.list_mode().name(), "the API server answers");
+        }
+        _ => tracing::warn!(
+            kubernetes = git_version,
+            minimum = %server::MINIMUM,
+            "this Kubernetes is older than what is tested and supported"
+        ),
+    }
+}
+
+/// Without a Lease nobody ever closes the fence.
+fn far_future() -> Instant {
+    Instant::now() + Duration::from_hours(24 * 365 * 30)
+}
+
+fn explain(error: &(dyn std::error::Error + 'static)) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}

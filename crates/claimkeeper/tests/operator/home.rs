@@ -1,0 +1,167 @@
+//! A namespace and the replicas that look after it.
+
+use std::{fs, net::SocketAddr, path::PathBuf, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::{
+    coordination::v1::Lease,
+    core::v1::{PersistentVolumeClaim, Pod},
+};
+use kube::{Api, Client, api::PostParams};
+use serde_json::{Value, json};
+use testbed::{Cluster, Leash, eventually};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
+
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_claimkeeper");
+
+/// A namespace that one or more replicas look after.
+pub(crate) struct Home {
+    pub(crate) cluster: Cluster,
+    pub(crate) namespace: String,
+    pub(crate) pods: Api<Pod>,
+    pub(crate) claims: Api<PersistentVolumeClaim>,
+    pub(crate) leases: Api<Lease>,
+}
+
+impl Home {
+    pub(crate) async fn on(cluster: Cluster, prefix: &str) -> Result<Self> {
+        let namespace = cluster.create_namespace(prefix).await?;
+        let client: Client = cluster.admin().await?;
+        Ok(Self {
+            pods: Api::namespaced(client.clone(), &namespace),
+            claims: Api::namespaced(client.clone(), &namespace),
+            leases: Api::namespaced(client, &namespace),
+            cluster,
+            namespace,
+        })
+    }
+
+    /// Starts a replica under an account of its own, so that the audit log tells the replicas apart.
+    pub(crate) async fn start(&self, replica: &str, leader_election: Value) -> Result<Replica> {
+        let values = json!({"features": ["ephemeral"], "leaderElection": {"name": "shared"}});
+        let kubeconfig = self.cluster.install_chart(replica, &self.namespace, &values).await?;
+        let mut election = json!({"name": "shared", "identity": replica});
+        election.as_object_mut().unwrap().extend(leader_election.as_object().unwrap().clone());
+        let config = json!({
+            "features": ["ephemeral"],
+            "namespace": self.namespace,
+            "leaderElection": election,
+            "admin": {"listen": "127.0.0.1:0"},
+        });
+        let name = format!("{}-{replica}", self.namespace);
+        let file = self.cluster.directory().join(format!("{name}.yaml"));
+        fs::write(&file, config.to_string())?;
+        let arguments = ["run", "--config", text(&file)?, "--kubeconfig", text(&kubeconfig)?];
+        let leash = Leash::start(self.cluster.directory(), &name, BINARY.as_ref(), &arguments).await?;
+        let admin = eventually("the operator to say where its admin server is", async || {
+            let output = leash.output();
+            let started = output.lines().find_map(|line| {
+                let line: Value = serde_json::from_str(line).ok()?;
+                line["admin"].as_str()?.parse().ok()
+            });
+            started.with_context(|| format!("it printed {output:?}"))
+        })
+        .await?;
+        Ok(Replica { leash, admin, user: format!("system:serviceaccount:{}:{replica}", self.namespace) })
+    }
+
+    pub(crate) async fn create_pod(&self, name: &str) -> Result<Pod> {
+        let spec = json!({
+            "accessModes": ["ReadWriteOnce"], "storageClassName": "testbed-wait", "resources": {"requests": {"storage": "1Gi"}},
+        });
+        let pod = json!({
+            "metadata": {"name": name},
+            "spec": {
+                "containers": [{"name": "main", "image": "registry.example/main"}],
+                "volumes": [{"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": spec}}}],
+            },
+        });
+        Ok(self.pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await?)
+    }
+
+    pub(crate) async fn create_plain_pod(&self, name: &str) -> Result<Pod> {
+        let pod = json!({
+            "metadata": {"name": name},
+            "spec": {"containers": [{"name": "main", "image": "registry.example/main"}]},
+        });
+        Ok(self.pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await?)
+    }
+
+    pub(crate) async fn claim_of(&self, pod: &str) -> Result<PersistentVolumeClaim> {
+        let name = format!("{pod}-scratch");
+        eventually(&format!("claim {name}"), async || self.claims.get(&name).await).await
+    }
+
+    pub(crate) async fn leader(&self) -> Result<String> {
+        let lease = self.leases.get("shared").await?;
+        let holder = lease.spec.and_then(|spec| spec.holder_identity).unwrap_or_default();
+        ensure!(!holder.is_empty(), "nobody holds the lease");
+        Ok(holder)
+    }
+
+    pub(crate) async fn until_leader_is(&self, replica: &str) -> Result<()> {
+        eventually(&format!("{replica} to lead"), async || {
+            let leader = self.leader().await?;
+            ensure!(leader == replica, "{leader} leads");
+            Ok(())
+        })
+        .await
+    }
+}
+
+/// A running operator.
+pub(crate) struct Replica {
+    pub(crate) leash: Leash,
+    pub(crate) admin: SocketAddr,
+    pub(crate) user: String,
+}
+
+impl Replica {
+    pub(crate) async fn ask(&self, path: &str) -> Result<(u16, String)> {
+        timeout(Duration::from_secs(5), ask(self.admin, path)).await?
+    }
+
+    pub(crate) async fn until_ready(&self) -> Result<()> {
+        eventually("the replica to be ready", async || {
+            let (status, body) = self.ask("/readyz?verbose").await?;
+            ensure!(status == 200, "{body}");
+            Ok(())
+        })
+        .await
+    }
+
+    /// The value of the series whose line starts like this.
+    pub(crate) async fn metric(&self, series: &str) -> Result<u64> {
+        let (_, text) = self.ask("/metrics").await?;
+        let value = text
+            .lines()
+            .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))
+            .with_context(|| format!("no {series}"))?;
+        Ok(value.parse()?)
+    }
+}
+
+async fn ask(address: SocketAddr, path: &str) -> Result<(u16, String)> {
+    let mut stream = TcpStream::connect(address).await?;
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: admin\r\nConnection: close\r\n\r\n").as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("no HTTP answer")?;
+    let status = head.split(' ').nth(1).context("no status")?.parse()?;
+    Ok((status, body.to_owned()))
+}
+
+fn text(path: &std::path::Path) -> Result<&str> {
+    path.to_str().context("not UTF-8")
+}
+
+/// A file in a directory that goes with the test.
+pub(crate) fn file(directory: &tempfile::TempDir, name: &str, content: &str) -> PathBuf {
+    let path = directory.path().join(name);
+    fs::write(&path, content).unwrap();
+    path
+}

@@ -1,0 +1,165 @@
+//! Whether the claim of one ephemeral volume is made.
+//!
+//! | the pod            | the claim of that name          | decision                          |
+//! |--------------------|---------------------------------|-----------------------------------|
+//! | is being deleted   | –                               | leave: `PodBeingDeleted`          |
+//! | has ended          | –                               | leave: `PodEnded`                 |
+//! | lives              | is being deleted                | wait: `ClaimBeingDeleted`         |
+//! | lives              | exists, owned by the pod        | leave: `ClaimExists`              |
+//! | lives              | exists, not owned by the pod    | refuse: `FailedBinding`, an event |
+//! | lives              | does not exist                  | create: `ClaimMissing`            |
+
+use cluster::{
+    Claim, Pod,
+    decision::{Chain, Check, Decision},
+    pod::Phase,
+};
+use std::sync::Arc;
+
+/// All that the rules look at.
+#[derive(Debug, Clone)]
+pub struct Observation {
+    /// The pod that has the volume.
+    pub pod: Arc<Pod>,
+    /// The volume's name.
+    pub volume: Box<str>,
+    /// What stands under the claim's name.
+    pub claim: Option<Arc<Claim>>,
+}
+
+/// What is done about one volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Make the claim.
+    Create,
+    /// All is as it should be.
+    Leave,
+    /// Not yet: what is in the way is on its way out, and its end wakes us.
+    Wait,
+    /// The name is taken by somebody else: tell the pod's owner.
+    Refuse,
+}
+
+impl Action {
+    /// The action as a metric label.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Leave => "leave",
+            Self::Wait => "wait",
+            Self::Refuse => "refuse",
+        }
+    }
+}
+
+/// The reason of every event about a claim that could not be made: the one that the controller in Kubernetes uses.
+pub const FAILED_BINDING: &str = "FailedBinding";
+
+/// The rules.
+pub const MAKE_CLAIM: Chain<Observation, Action> = Chain {
+    checks: &[
+        Check { holds: "the pod is not being deleted", run: pod_going_away },
+        Check { holds: "the pod has not ended", run: pod_ended },
+        Check { holds: "no claim of this name is being deleted", run: claim_going_away },
+        Check { holds: "no claim of this name belongs to the pod yet", run: claim_exists },
+        Check { holds: "no claim of this name belongs to somebody else", run: name_taken },
+    ],
+    otherwise: |_| Decision::new(Action::Create, "ClaimMissing", "the claim is made from the volume's template"),
+};
+
+// The garbage collector deletes the claims of a deleted pod: a new one would only have to follow them.
+fn pod_going_away(seen: &Observation) -> Option<Decision<Action>> {
+    let message = "the pod is being deleted and needs no claim any more";
+    seen.pod.being_deleted.then(|| Decision::new(Action::Leave, "PodBeingDeleted", message))
+}
+
+// A pod never leaves these phases: a volume made now would hold storage for nobody.
+fn pod_ended(seen: &Observation) -> Option<Decision<Action>> {
+    let message = "the pod has ended and needs no claim any more";
+    (seen.pod.phase != Phase::Active).then(|| Decision::new(Action::Leave, "PodEnded", message))
+}
+
+// Usually the claim of an earlier pod of the same name, kept for a moment by its finalizer. Not worth an alarm.
+fn claim_going_away(seen: &Observation) -> Option<Decision<Action>> {
+    let claim = seen.claim.as_ref().filter(|claim| claim.being_deleted)?;
+    let message = format!("claim {} is being deleted; it is made anew as soon as it is gone", claim.key);
+    Some(Decision::new(Action::Wait, "ClaimBeingDeleted", message))
+}
+
+fn claim_exists(seen: &Observation) -> Option<Decision<Action>> {
+    let claim = seen.claim.as_ref().filter(|claim| claim.owner.as_ref() == Some(&seen.pod.uid))?;
+    Some(Decision::new(Action::Leave, "ClaimExists", format!("claim {} belongs to the pod", claim.key)))
+}
+
+// The words are those of the controller in Kubernetes: people search for them.
+fn name_taken(seen: &Observation) -> Option<Decision<Action>> {
+    let claim = seen.claim.as_ref()?;
+    let message = format!(
+        "ephemeral volume {}: PVC {} was not created for pod {} (pod is not owner)",
+        seen.volume, claim.key, seen.pod.key
+    );
+    Some(Decision::new(Action::Refuse, FAILED_BINDING, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use cluster::ObjectKey;
+
+    use super::*;
+
+    fn pod(being_deleted: bool, phase: Phase) -> Arc<Pod> {
+        let key = ObjectKey::new("ci", "build");
+        Arc::new(Pod { key, uid: "uid-1".into(), being_deleted, phase, ephemeral_volumes: Box::default() })
+    }
+
+    fn seen(claim: Option<(Option<&str>, bool)>) -> Observation {
+        let claim = claim.map(|(owner, being_deleted)| {
+            let key = ObjectKey::new("ci", "build-scratch");
+            Arc::new(Claim { key, owner: owner.map(Into::into), being_deleted })
+        });
+        Observation { pod: pod(false, Phase::Active), volume: "scratch".into(), claim }
+    }
+
+    #[test]
+    fn every_row_of_the_table_is_decided_as_written() {
+        let ours = Some((Some("uid-1"), false));
+        for (observation, action, reason) in [
+            (seen(None), Action::Create, "ClaimMissing"),
+            (seen(ours), Action::Leave, "ClaimExists"),
+            (seen(Some((Some("uid-0"), false))), Action::Refuse, FAILED_BINDING),
+            (seen(Some((None, false))), Action::Refuse, FAILED_BINDING),
+            (seen(Some((Some("uid-1"), true))), Action::Wait, "ClaimBeingDeleted"),
+            (seen(Some((Some("uid-0"), true))), Action::Wait, "ClaimBeingDeleted"),
+            (seen(Some((None, true))), Action::Wait, "ClaimBeingDeleted"),
+            (Observation { pod: pod(true, Phase::Active), ..seen(None) }, Action::Leave, "PodBeingDeleted"),
+            (
+                Observation { pod: pod(true, Phase::Active), ..seen(Some((None, false))) },
+                Action::Leave,
+                "PodBeingDeleted",
+            ),
+            (Observation { pod: pod(false, Phase::Succeeded), ..seen(None) }, Action::Leave, "PodEnded"),
+            (Observation { pod: pod(false, Phase::Failed), ..seen(None) }, Action::Leave, "PodEnded"),
+        ] {
+            let decision = MAKE_CLAIM.decide(&observation);
+            assert_eq!((decision.action, decision.reason), (action, reason), "{observation:?}");
+        }
+    }
+
+    #[test]
+    fn a_taken_name_is_told_in_the_words_that_people_search_for() {
+        assert_eq!(
+            MAKE_CLAIM.decide(&seen(Some((None, false)))).message,
+            "ephemeral volume scratch: PVC ci/build-scratch was not created for pod ci/build (pod is not owner)"
+        );
+    }
+
+    #[test]
+    fn the_explanation_tells_what_held_what_decided_and_what_nobody_asked() {
+        let why = MAKE_CLAIM.explain(&seen(Some((None, true))));
+        assert_eq!(why.held, ["the pod is not being deleted", "the pod has not ended"]);
+        assert_eq!(why.failed, Some("no claim of this name is being deleted"));
+        assert_eq!(why.not_reached.len(), 2);
+        assert_eq!(why.decision.reason, "ClaimBeingDeleted");
+    }
+}

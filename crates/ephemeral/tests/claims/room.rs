@@ -1,0 +1,208 @@
+//! The feature on a real control plane, with the chart's rights, looking at one namespace of its own.
+
+use std::sync::Arc;
+
+use anyhow::{Result, ensure};
+use cluster::{Claim, Pod, Store, server::ListMode, watch::Watches};
+use ephemeral::Ephemeral;
+use k8s_openapi::api::{
+    core::v1::{PersistentVolumeClaim, Pod as FullPod, ResourceQuota},
+    events::v1::Event,
+};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use platform::{
+    client::{self, ClientOptions},
+    events::Recorder,
+    metrics::Registry,
+    readiness::Readiness,
+};
+use serde_json::{Value, json};
+use testbed::{Cluster, eventually};
+use tokio::task::AbortHandle;
+use tokio_util::sync::CancellationToken;
+
+const REPORTER: &str = "claimkeeper.dev/ephemeral";
+
+/// A running feature and the namespace it looks after.
+pub(crate) struct Room {
+    pub(crate) cluster: Cluster,
+    pub(crate) namespace: String,
+    pub(crate) pods: Api<FullPod>,
+    pub(crate) claims: Api<PersistentVolumeClaim>,
+    pub(crate) events: Api<Event>,
+    pub(crate) registry: Registry,
+    tasks: Vec<AbortHandle>,
+}
+
+/// Whether the store of claims is fed by a watch, or stays as empty as a cache that is far behind.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ClaimCache {
+    Watched,
+    Behind,
+}
+
+impl Room {
+    pub(crate) async fn open(prefix: &str) -> Result<Self> {
+        let room = Self::prepare(prefix).await?;
+        room.start(ClaimCache::Watched).await
+    }
+
+    /// The namespace without the feature, for what must be there before it.
+    pub(crate) async fn prepare(prefix: &str) -> Result<Self> {
+        let cluster = testbed::shared().await?;
+        let namespace = cluster.create_namespace(prefix).await?;
+        let client = cluster.admin().await?;
+        Ok(Self {
+            pods: Api::namespaced(client.clone(), &namespace),
+            claims: Api::namespaced(client.clone(), &namespace),
+            events: Api::namespaced(client, &namespace),
+            registry: Registry::default(),
+            tasks: Vec::new(),
+            cluster,
+            namespace,
+        })
+    }
+
+    pub(crate) async fn start(mut self, claim_cache: ClaimCache) -> Result<Self> {
+        let kubeconfig =
+            self.cluster.install_chart("claimkeeper", &self.namespace, &json!({"features": ["ephemeral"]})).await?;
+        let client = client::build(client::load_config(Some(&kubeconfig))?, ClientOptions::new(&self.registry))?;
+        let pods: Store<Pod> = Store::new(vec![ephemeral::interesting], ephemeral::INDEXES_OF_PODS.into());
+        let claims: Store<Claim> = Store::new(vec![|_| true], vec![]);
+        let watches = Watches {
+            client: client.clone(),
+            namespace: Some(self.namespace.clone()),
+            list_mode: ListMode::Streamed,
+            readiness: Readiness::default(),
+            registry: self.registry.clone(),
+        };
+        self.tasks.push(tokio::spawn(watches.feed(&pods)).abort_handle());
+        match claim_cache {
+            ClaimCache::Watched => self.tasks.push(tokio::spawn(watches.feed(&claims)).abort_handle()),
+            ClaimCache::Behind => claims.end_list(),
+        }
+        let recorder = self.start_events(client.clone());
+        let feature = Arc::new(Ephemeral::new(pods, claims, client, recorder, &self.registry, 4));
+        let run = async move { feature.run(CancellationToken::new()).await };
+        self.tasks.push(tokio::spawn(run).abort_handle());
+        Ok(self)
+    }
+
+    pub(crate) async fn create_pod(&self, name: &str, volumes: Value) -> Result<FullPod> {
+        Ok(self.pods.create(&PostParams::default(), &pod(name, &volumes)).await?)
+    }
+
+    pub(crate) async fn create_foreign_claim(&self, name: &str, metadata: Value) -> Result<PersistentVolumeClaim> {
+        let mut claim = json!({"metadata": metadata, "spec": spec("testbed-immediate")});
+        claim["metadata"]["name"] = name.into();
+        Ok(self.claims.create(&PostParams::default(), &serde_json::from_value(claim)?).await?)
+    }
+
+    pub(crate) async fn claim(&self, name: &str) -> Result<PersistentVolumeClaim> {
+        eventually(&format!("claim {name}"), async || self.claims.get(name).await).await
+    }
+
+    /// Our Warning events about a pod; the scheduler has its own.
+    pub(crate) async fn warnings(&self, pod: &FullPod) -> Result<Vec<Event>> {
+        let mut events = self.events.list(&ListParams::default()).await?.items;
+        events.retain(|event| {
+            event.regarding.as_ref().is_some_and(|regarding| regarding.uid == pod.uid())
+                && event.reporting_controller.as_deref() == Some(REPORTER)
+                && event.type_.as_deref() == Some("Warning")
+        });
+        Ok(events)
+    }
+
+    pub(crate) async fn warning(&self, pod: &FullPod) -> Result<Event> {
+        eventually("a Warning event on the pod", async || {
+            let found = self.warnings(pod).await?;
+            ensure!(!found.is_empty(), "no event");
+            Ok(found.into_iter().next())
+        })
+        .await?
+        .ok_or_else(|| anyhow::anyhow!("no event"))
+    }
+
+    pub(crate) async fn drop_finalizers(&self, claim: &str) -> Result<()> {
+        let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+        self.claims.patch(claim, &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+
+    /// Keeps a pod in sight after its deletion.
+    pub(crate) async fn hold_pod(&self, pod: &str) -> Result<()> {
+        let patch = Patch::Merge(json!({"metadata": {"finalizers": ["example.dev/hold"]}}));
+        self.pods.patch(pod, &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+
+    /// A quota on the number of claims, in force when this returns.
+    pub(crate) async fn limit_claims(&self, count: u32) -> Result<()> {
+        let quotas: Api<ResourceQuota> = Api::namespaced(self.cluster.admin().await?, &self.namespace);
+        let quota = json!({
+            "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "claims"},
+            "spec": {"hard": {"persistentvolumeclaims": count.to_string()}},
+        });
+        quotas.patch("claims", &PatchParams::apply("test"), &Patch::Apply(quota)).await?;
+        eventually("the quota to be in force", async || {
+            let hard = quotas.get("claims").await?.status.and_then(|status| status.hard).unwrap_or_default();
+            ensure!(hard.get("persistentvolumeclaims").is_some_and(|hard| hard.0 == count.to_string()), "not yet");
+            Ok(())
+        })
+        .await
+    }
+
+    /// As whom the feature runs.
+    pub(crate) fn user(&self) -> String {
+        format!("system:serviceaccount:{}:claimkeeper", self.namespace)
+    }
+
+    pub(crate) async fn delete_claim(&self, claim: &str) -> Result<()> {
+        self.claims.delete(claim, &DeleteParams::default()).await?;
+        Ok(())
+    }
+
+    /// The value of an unlabelled metric, or of the series whose line starts like this.
+    pub(crate) fn metric(&self, series: &str) -> u64 {
+        let text = self.registry.encode();
+        let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        line.map_or(0, |value| value.parse().unwrap())
+    }
+
+    fn start_events(&mut self, client: Client) -> Recorder {
+        let (recorder, worker) = Recorder::new(client, REPORTER, "test", &self.registry);
+        self.tasks.push(tokio::spawn(worker.run(CancellationToken::new())).abort_handle());
+        recorder
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(AbortHandle::abort);
+    }
+}
+
+pub(crate) fn spec(class: &str) -> Value {
+    json!({"accessModes": ["ReadWriteOnce"], "storageClassName": class, "resources": {"requests": {"storage": "1Gi"}}})
+}
+
+/// An ephemeral volume.
+pub(crate) fn volume(name: &str) -> Value {
+    json!({"name": name, "ephemeral": {"volumeClaimTemplate": {"spec": spec("testbed-wait")}}})
+}
+
+fn pod(name: &str, volumes: &Value) -> FullPod {
+    let mounts: Vec<Value> = volumes
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|volume| json!({"name": volume["name"], "mountPath": format!("/{}", volume["name"].as_str().unwrap())}))
+        .collect();
+    serde_json::from_value(json!({
+        "metadata": {"name": name},
+        "spec": {"containers": [{"name": "main", "image": "example.invalid/main", "volumeMounts": mounts}], "volumes": volumes},
+    })).unwrap()
+}

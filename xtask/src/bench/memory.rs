@@ -1,0 +1,172 @@
+//! Resident memory of the operator beside kube-controller-manager, of which only the ephemeral controller runs.
+
+use std::{fs, path::Path, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::{Api, Client, api::ListParams};
+use serde_json::json;
+use testbed::{Component, ControlPlane, Leash, Options, within};
+
+use super::{
+    pods,
+    report::Section,
+    sample::{Samples, memory_of},
+};
+use crate::build::{self, Profile};
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// How many pods
+    #[arg(long, default_value_t = 50_000)]
+    pods: usize,
+    /// How often each program is started and measured
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+}
+
+/// Reading a full cluster takes a while on a machine that also runs the API server.
+const SYNC_DEADLINE: Duration = Duration::from_mins(15);
+
+/// A program has settled when its memory has not moved by more than 2 % for this long; both give memory back after a burst,
+/// the one after seconds, the other within two minutes.
+const SETTLED: Duration = Duration::from_secs(30);
+const SETTLE_DEADLINE: Duration = Duration::from_mins(4);
+
+pub(crate) async fn run(arguments: Arguments) -> Result<()> {
+    let operator = tokio::task::spawn_blocking(|| build::claimkeeper(Profile::Release)).await??;
+    let mut rows =
+        vec![["cluster", "claimkeeper", "kube-controller-manager", "ratio", "peaks"].map(str::to_owned).to_vec()];
+    let mut pod_size = 0;
+    for (ephemeral_every, label) in [(10, "one in ten with an ephemeral volume"), (1, "each with an ephemeral volume")]
+    {
+        let scene = Scene::open(&operator).await?;
+        if ephemeral_every == 10 {
+            rows.push(scene.measure("empty", 0, arguments.rounds).await?.row());
+        }
+        pod_size = pods::create(&scene.client, arguments.pods, ephemeral_every).await?;
+        let label = format!("{} pods, {label}", arguments.pods);
+        let claims = arguments.pods.div_ceil(ephemeral_every);
+        rows.push(scene.measure(&label, claims, arguments.rounds).await?.row());
+    }
+    Section {
+        title: "Memory",
+        command: format!("cargo xtask bench memory --pods {} --rounds {}", arguments.pods, arguments.rounds),
+        circumstances: format!(
+            "Resident memory in MiB, after each program was started anew and had settled. kube-controller-manager \
+             v1.37.1 runs with\n`--controllers=ephemeral-volume-controller` and nothing else; its pods are {pod_size} bytes of JSON \
+             each, managedFields included.\n\"peaks\" are the most that claimkeeper and kube-controller-manager ever held.",
+        ),
+        rows,
+    }
+    .publish()
+}
+
+/// A cluster with both programs' parts.
+struct Scene {
+    control_plane: ControlPlane,
+    client: Client,
+    operator: std::path::PathBuf,
+    arguments: Vec<String>,
+}
+
+#[derive(Default)]
+struct Measured {
+    label: String,
+    ours: Samples,
+    theirs: Samples,
+    our_peak: Samples,
+    their_peak: Samples,
+}
+
+impl Measured {
+    fn row(&self) -> Vec<String> {
+        let ratio = format!("1 : {:.1}", self.theirs.median() / self.ours.median());
+        let peaks = format!("{:.0} / {:.0}", self.our_peak.median(), self.their_peak.median());
+        vec![self.label.clone(), self.ours.to_string(), self.theirs.to_string(), ratio, peaks]
+    }
+}
+
+impl Scene {
+    async fn open(operator: &Path) -> Result<Self> {
+        let options = Options::default()
+            .name("bench")
+            .nodes(0)
+            .provisioner(false)
+            .without_scheduler()
+            .controllers("ephemeral-volume-controller")
+            // The peer's own limit of 20 requests a second would only make the first round longer.
+            .controller_manager_flag("--kube-api-qps=1000")
+            .controller_manager_flag("--kube-api-burst=2000")
+            .apiserver_flag("--max-requests-inflight=2000")
+            .apiserver_flag("--max-mutating-requests-inflight=1000");
+        let control_plane = ControlPlane::start(options).await?;
+        let kubeconfig =
+            control_plane.install_chart("claimkeeper", "claimkeeper", &json!({"features": ["ephemeral"]})).await?;
+        let config = control_plane.directory().join("claimkeeper.yaml");
+        fs::write(&config, "features: [ephemeral]\nadmin: {listen: '127.0.0.1:0'}\nlog: {format: json}\n")?;
+        let arguments = ["run", "--config", &config.to_string_lossy(), "--kubeconfig", &kubeconfig.to_string_lossy()];
+        Ok(Self {
+            client: control_plane.admin().await?,
+            operator: operator.to_owned(),
+            arguments: arguments.map(str::to_owned).to_vec(),
+            control_plane,
+        })
+    }
+
+    async fn measure(&self, label: &str, claims: usize, rounds: usize) -> Result<Measured> {
+        let mut measured = Measured { label: label.to_owned(), ..Measured::default() };
+        for round in 1..=rounds {
+            eprintln!("{label}: round {round} of {rounds}");
+            self.control_plane.stop(Component::ControllerManager).await?;
+            let arguments: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
+            let ours = Leash::start(self.control_plane.directory(), "claimkeeper", &self.operator, &arguments).await?;
+            self.control_plane.start_component(Component::ControllerManager).await?;
+            let theirs = self.control_plane.pid(Component::ControllerManager).context("the peer does not run")?;
+            self.wait_for_claims(claims).await?;
+
+            let our_pid = u32::try_from(ours.pid())?;
+            for (name, pid, resident, peak) in [
+                ("claimkeeper", our_pid, &mut measured.ours, &mut measured.our_peak),
+                ("kube-controller-manager", theirs, &mut measured.theirs, &mut measured.their_peak),
+            ] {
+                let memory = settled(name, pid).await?;
+                resident.add(mebibytes(memory.resident));
+                peak.add(mebibytes(memory.peak));
+            }
+        }
+        Ok(measured)
+    }
+
+    async fn wait_for_claims(&self, wanted: usize) -> Result<()> {
+        let claims: Api<PersistentVolumeClaim> = Api::all(self.client.clone());
+        within(SYNC_DEADLINE, "all claims", async || {
+            let page = claims.list_metadata(&ListParams::default().limit(1)).await?;
+            let rest = page.metadata.remaining_item_count.unwrap_or_default();
+            let seen = page.items.len() + usize::try_from(rest)?;
+            ensure!(seen >= wanted, "{seen} of {wanted}");
+            Ok(())
+        })
+        .await
+    }
+}
+
+/// Waits until a program has read what there is and has given back what it does not need.
+async fn settled(name: &str, pid: u32) -> Result<super::sample::Memory> {
+    let mut still_since = tokio::time::Instant::now();
+    let mut reference = memory_of(pid)?.resident;
+    within(SETTLE_DEADLINE, &format!("the memory of {name} to settle"), async || {
+        let memory = memory_of(pid)?;
+        if memory.resident.abs_diff(reference) > reference / 50 {
+            reference = memory.resident;
+            still_since = tokio::time::Instant::now();
+        }
+        ensure!(still_since.elapsed() > SETTLED, "{} MiB and moving", mebibytes(memory.resident));
+        Ok(memory)
+    })
+    .await
+}
+
+fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / 1024.0 / 1024.0
+}

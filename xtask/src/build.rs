@@ -1,0 +1,40 @@
+//! Building the operator.
+
+use std::{
+    env,
+    path::PathBuf,
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, Result, ensure};
+
+/// How the operator is compiled.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Profile {
+    /// Quickly.
+    Dev,
+    /// As it is shipped.
+    Release,
+}
+
+/// The cargo that runs us, so that the toolchain stays the same.
+pub(crate) fn cargo() -> Command {
+    Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// Builds `claimkeeper`, with cargo's own progress on standard error, and tells where it is.
+pub(crate) fn claimkeeper(profile: Profile) -> Result<PathBuf> {
+    let mut command = cargo();
+    command.args(["build", "--package", "claimkeeper", "--message-format=json-render-diagnostics"]);
+    if profile == Profile::Release {
+        command.arg("--release");
+    }
+    let output = command.stderr(Stdio::inherit()).output().context("cannot run cargo")?;
+    ensure!(output.status.success(), "claimkeeper does not build; cargo's messages above say why");
+    let messages = String::from_utf8_lossy(&output.stdout);
+    let executable = messages.lines().rev().find_map(|line| {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        message["executable"].as_str().map(PathBuf::from)
+    });
+    executable.context("cargo built claimkeeper but did not say where it put it")
+}
