@@ -148,7 +148,7 @@ impl Cluster {
             .with_context(|| format!("cannot get a token of the ServiceAccount {namespace}/{name}"))?;
         let token = answer.status.map(|status| status.token).context("the API server answered without a token")?;
         let user = format!("system:serviceaccount:{namespace}:{name}");
-        self.write_kubeconfig(&user, &Credentials::Token(&token))
+        self.write_kubeconfig(&user, &Credentials::Token { token: &token, namespace })
     }
 
     /// A kubeconfig with a client certificate of a user in these groups. Neither has to exist: Kubernetes keeps no list.

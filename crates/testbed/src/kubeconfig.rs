@@ -11,16 +11,21 @@ use crate::pki::{Identity, write_secret};
 /// How the bearer of a kubeconfig proves who it is.
 pub(crate) enum Credentials<'a> {
     Certificate(&'a Identity),
-    Token(&'a str),
+    /// Of a `ServiceAccount`, whose namespace is where its bearer is at home, as in a pod.
+    Token { token: &'a str, namespace: &'a str },
 }
 
 pub(crate) fn write(path: &Path, url: &str, ca: &str, user: &str, credentials: &Credentials<'_>) -> Result<()> {
+    let mut context = json!({ "cluster": "testbed", "user": user });
     let user_entry = match credentials {
         Credentials::Certificate(identity) => json!({
             "client-certificate-data": BASE64_STANDARD.encode(&identity.certificate),
             "client-key-data": BASE64_STANDARD.encode(&identity.key),
         }),
-        Credentials::Token(token) => json!({ "token": token }),
+        Credentials::Token { token, namespace } => {
+            context["namespace"] = json!(namespace);
+            json!({ "token": token })
+        }
     };
     let cluster = json!({ "server": url, "certificate-authority-data": BASE64_STANDARD.encode(ca) });
     let kubeconfig = json!({
@@ -28,7 +33,7 @@ pub(crate) fn write(path: &Path, url: &str, ca: &str, user: &str, credentials: &
         "kind": "Config",
         "clusters": [{ "name": "testbed", "cluster": cluster }],
         "users": [{ "name": user, "user": user_entry }],
-        "contexts": [{ "name": "testbed", "context": { "cluster": "testbed", "user": user } }],
+        "contexts": [{ "name": "testbed", "context": context }],
         "current-context": "testbed",
     });
     // JSON is YAML, and every reader of kubeconfigs takes it.
