@@ -182,13 +182,25 @@ impl ControlPlane {
         }
     }
 
+    fn elects_leader(&self, component: Component) -> bool {
+        let launch = self.launches.iter().find(|launch| launch.component == component);
+        let flags = launch.into_iter().flat_map(|launch| launch.flags.iter().rev());
+        let mut decisions = flags.filter(|flag| *flag == "--leader-elect" || flag.starts_with("--leader-elect="));
+        decisions.next().is_some_and(|flag| flag != "--leader-elect=false")
+    }
+
     fn probe(&self, component: Component) -> Result<Probe> {
         let (ports, ca) = (&self.layout.ports, self.layout.file("pki/ca.crt"));
         match component {
             Component::Etcd => Ok(Probe::http(ports.etcd.number(), "/health")),
-            Component::ApiServer => Probe::https(ports.apiserver.number(), "/readyz", &ca),
-            Component::ControllerManager => Probe::https(ports.controller_manager.number(), "/healthz", &ca),
-            Component::Scheduler => Probe::https(ports.scheduler.number(), "/readyz", &ca),
+            Component::ApiServer => Probe::https(ports.apiserver.number(), "/readyz", "ok", &ca),
+            Component::ControllerManager => {
+                // It calls itself healthy before it has made its controllers, and ends if the API server goes away
+                // meanwhile. Each has a line of its own once they exist, which on a standby may be never.
+                let expected = if self.elects_leader(component) { "ok" } else { "-controller ok" };
+                Probe::https(ports.controller_manager.number(), "/healthz?verbose", expected, &ca)
+            }
+            Component::Scheduler => Probe::https(ports.scheduler.number(), "/readyz", "ok", &ca),
             Component::Kwok => Ok(Probe::http(ports.kwok.number(), "/healthz")),
         }
     }

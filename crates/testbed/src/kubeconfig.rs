@@ -12,7 +12,10 @@ use crate::pki::{Identity, write_secret};
 pub(crate) enum Credentials<'a> {
     Certificate(&'a Identity),
     /// Of a `ServiceAccount`, whose namespace is where its bearer is at home, as in a pod.
-    Token { token: &'a str, namespace: &'a str },
+    Token {
+        token: &'a str,
+        namespace: &'a str,
+    },
 }
 
 pub(crate) fn write(path: &Path, url: &str, ca: &str, user: &str, credentials: &Credentials<'_>) -> Result<()> {

@@ -16,7 +16,7 @@ const PROBE_DEADLINE: Duration = Duration::from_secs(2);
 /// One health endpoint.
 pub(crate) enum Probe {
     Http { port: u16, path: &'static str },
-    Https { client: Client, path: &'static str },
+    Https { client: Client, path: &'static str, expected: &'static str },
 }
 
 impl Probe {
@@ -24,21 +24,22 @@ impl Probe {
         Self::Http { port, path }
     }
 
-    /// An endpoint that anyone may ask and whose certificate our authority signed.
-    pub(crate) fn https(port: u16, path: &'static str, ca_file: &Path) -> Result<Self> {
+    /// An endpoint that anyone may ask, whose certificate our authority signed, and whose answer holds this text.
+    pub(crate) fn https(port: u16, path: &'static str, expected: &'static str, ca_file: &Path) -> Result<Self> {
         let mut config = Config::new(format!("https://127.0.0.1:{port}").parse()?);
         config.root_cert = Some(certificates(ca_file)?);
         // "Not ready" is an answer here, not a failure to be retried.
         config.default_retry = false;
-        Ok(Self::Https { client: Client::try_from(config)?, path })
+        Ok(Self::Https { client: Client::try_from(config)?, path, expected })
     }
 
     pub(crate) async fn ask(&self) -> Result<()> {
         match self {
             Self::Http { port, path } => timeout(PROBE_DEADLINE, ask_plainly(*port, path)).await?,
-            Self::Https { client, path } => {
+            Self::Https { client, path, expected } => {
                 let request = http::Request::get(*path).body(Vec::new())?;
-                timeout(PROBE_DEADLINE, client.request_text(request)).await??;
+                let answer = timeout(PROBE_DEADLINE, client.request_text(request)).await??;
+                ensure!(answer.contains(expected), "{path} answered without {expected:?}: {answer}");
                 Ok(())
             }
         }
