@@ -27,6 +27,7 @@ use platform::{
     metrics::{self, Registry},
     readiness::{Gate, Readiness},
     shutdown,
+    trouble::causes,
 };
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -211,7 +212,7 @@ impl Operator {
                     return version;
                 }
                 Err(error) => {
-                    tracing::warn!(error = %explain(&error), retry_in = ?pause, "the API server cannot be reached");
+                    tracing::warn!(error = %causes(&error), retry_in = ?pause, "the API server cannot be reached");
                 }
             }
             sleep(pause).await;
@@ -236,9 +237,4 @@ fn tell_version(version: Option<Version>, git_version: &str) {
 /// Without a Lease nobody ever closes the fence.
 fn far_future() -> Instant {
     Instant::now() + Duration::from_hours(24 * 365 * 30)
-}
-
-fn explain(error: &(dyn std::error::Error + 'static)) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

@@ -14,6 +14,7 @@ use kube::{
 use platform::{
     metrics::{Counter, Family, Registry},
     readiness::Readiness,
+    trouble::{Trouble, causes},
 };
 
 use crate::{
@@ -98,7 +99,9 @@ async fn watch_until_refused<T: Slim>(
     loop {
         match events.next().await {
             Some(Ok(event)) => {
-                trouble.over(T::KIND);
+                if trouble.ends() {
+                    tracing::info!(kind = T::KIND, "the watch is back");
+                }
                 if take_in(store, event, metrics) {
                     synced();
                 }
@@ -106,7 +109,14 @@ async fn watch_until_refused<T: Slim>(
             Some(Err(error)) if mode == ListMode::Streamed && is_refusal(&error) => return error,
             Some(Err(error)) => {
                 metrics.failures.increment();
-                trouble.tell(T::KIND, &error);
+                let error = causes(&error);
+                if trouble.begins(&error) {
+                    tracing::warn!(
+                        kind = T::KIND,
+                        error,
+                        "the watch is interrupted; the cache may be out of date until it is back"
+                    );
+                }
             }
             // The watcher never ends by itself; if it did, asking again would be the right thing.
             None => tokio::task::yield_now().await,
@@ -143,33 +153,6 @@ fn take_in<T: Slim>(store: &Store<T>, event: Event<T::Wire>, metrics: &WatchMetr
 fn is_refusal(error: &watcher::Error) -> bool {
     matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status))
         if status.code == 422 || (status.code == 400 && status.message.contains("sendInitialEvents")))
-}
-
-/// One line when trouble begins and one when it ends, instead of one every few seconds in between.
-#[derive(Default)]
-struct Trouble {
-    last_told: Option<String>,
-}
-
-impl Trouble {
-    fn tell(&mut self, kind: &str, error: &watcher::Error) {
-        let error = chain(error);
-        if self.last_told.as_ref() != Some(&error) {
-            tracing::warn!(kind, error, "the watch is interrupted; the cache may be out of date until it is back");
-            self.last_told = Some(error);
-        }
-    }
-
-    fn over(&mut self, kind: &str) {
-        if self.last_told.take().is_some() {
-            tracing::info!(kind, "the watch is back");
-        }
-    }
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 struct WatchMetrics {

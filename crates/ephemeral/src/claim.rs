@@ -9,7 +9,7 @@ use kube::{
     api::PostParams,
     core::{Request, Status},
 };
-use platform::client::RequestError;
+use platform::{client::RequestError, trouble::causes};
 use serde::{Deserialize, Serialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 
@@ -82,11 +82,8 @@ impl From<kube::Error> for CreateError {
     fn from(error: kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => Self::Refused(status),
-            kube::Error::Service(error) => match error.downcast_ref::<RequestError>() {
-                Some(RequestError::NotLeader { .. }) => Self::NotLeader,
-                _ => Self::Unanswered(error.to_string()),
-            },
-            error => Self::Unanswered(error.to_string()),
+            error if RequestError::is_not_leader(&error) => Self::NotLeader,
+            error => Self::Unanswered(causes(&error)),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a process needs, each part small and separate: metrics, …
+//! What a process needs, each part small and separate: work queue, leader, events, metrics, probes, API client, logs, shutdown.
 //!
 //! Nothing in here knows what a volume is. A feature gets its queue, its events and its metrics from here and never
 //! starts a thread, opens a socket or reads the clock in another way.
@@ -12,3 +12,4 @@ pub mod metrics;
 pub mod queue;
 pub mod readiness;
 pub mod shutdown;
+pub mod trouble;

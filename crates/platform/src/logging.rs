@@ -51,6 +51,10 @@ pub fn start(format: Format, level: &str) -> Result<(), LevelError> {
     Ok(())
 }
 
+/// What the libraries log, our own lines say better and once: every failed try of every request is not worth a line. Whoever
+/// wants them all the same names the same targets.
+const QUIET: &str = "kube_client=off,kube_runtime=off";
+
 fn filter(level: &str) -> Result<EnvFilter, LevelError> {
     // A bare word that is no level would be taken for a target and switch that target's logs on: a typo would go unseen.
     let targets = level.split(',').filter(|part| !part.contains('='));
@@ -58,7 +62,8 @@ fn filter(level: &str) -> Result<EnvFilter, LevelError> {
         tracing::Level::from_str(bare.trim())
             .map_err(|error| LevelError { level: level.to_owned(), reason: error.to_string() })?;
     }
-    EnvFilter::try_new(level).map_err(|error| LevelError { level: level.to_owned(), reason: error.to_string() })
+    EnvFilter::try_new(format!("{QUIET},{level}"))
+        .map_err(|error| LevelError { level: level.to_owned(), reason: error.to_string() })
 }
 
 #[cfg(test)]

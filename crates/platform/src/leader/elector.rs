@@ -18,7 +18,7 @@ use super::{
     decision::{self, Decision, Record, Sight},
     duty::Duty,
     lease::{self, Signal},
-    trouble::Trouble,
+    trouble::LeaseTrouble,
 };
 use crate::{
     client::Fence,
@@ -37,8 +37,8 @@ pub struct Elector {
     changes: Counter,
     leadership: watch::Sender<Leadership>,
     seen: Seen,
-    trouble: Trouble,
-    watch_trouble: Trouble,
+    trouble: LeaseTrouble,
+    watch_trouble: LeaseTrouble,
 }
 
 /// The lease as this candidate knows it.
@@ -99,8 +99,8 @@ impl Elector {
             changes,
             leadership: watch::Sender::default(),
             seen: Seen::default(),
-            trouble: Trouble::default(),
-            watch_trouble: Trouble::default(),
+            trouble: LeaseTrouble::default(),
+            watch_trouble: LeaseTrouble::default(),
         })
     }
 

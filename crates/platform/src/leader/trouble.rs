@@ -3,26 +3,24 @@
 use tracing::{info, warn};
 
 use super::LeaderConfig;
+use crate::trouble::{Trouble, causes};
 
-/// The last thing that was wrong with the lease, if something is.
+/// What is wrong with the lease, if something is.
 #[derive(Default)]
-pub(super) struct Trouble {
-    last: Option<String>,
-}
+pub(super) struct LeaseTrouble(Trouble);
 
-impl Trouble {
+impl LeaseTrouble {
     /// Logs that the lease could not be `done`, unless that was logged last. Without an error, no answer came in time.
     pub(super) fn report(&mut self, config: &LeaderConfig, done: &str, error: Option<&kube::Error>) {
         let problem = explain(config, done, error);
-        if self.last.as_ref() != Some(&problem) {
+        if self.0.begins(&problem) {
             warn!("{problem}");
-            self.last = Some(problem);
         }
     }
 
     /// Logs the end of the trouble, if there was any.
     pub(super) fn over(&mut self, config: &LeaderConfig) {
-        if self.last.take().is_some() {
+        if self.0.ends() {
             info!("the lease {}/{} can be reached again", config.namespace, config.name);
         }
     }
@@ -37,7 +35,7 @@ fn explain(config: &LeaderConfig, done: &str, error: Option<&kube::Error>) -> St
             status.message
         ),
         Some(kube::Error::Api(status)) => status.message.clone(),
-        Some(error) => error.to_string(),
+        Some(error) => causes(error),
     };
     format!("the lease {namespace}/{name} cannot be {done}: {reason}")
 }

@@ -142,13 +142,7 @@ impl<K: Key> Queue<K> {
             let changed = self.shared.bell.notified();
             let turn = self.shared.state.lock().take(Instant::now());
             match turn {
-                Turn::Key { key, last } => {
-                    if last {
-                        // The others wait for keys that will not come any more.
-                        self.shared.bell.notify_waiters();
-                    }
-                    return Some(Item { queue: self.clone(), key });
-                }
+                Turn::Key(key) => return Some(Item { queue: self.clone(), key }),
                 Turn::WaitUntil(due) => tokio::select! {
                     () = changed => {}
                     () = tokio::time::sleep_until(due) => {}

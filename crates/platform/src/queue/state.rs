@@ -24,8 +24,8 @@ struct Standing {
 
 /// What somebody who asks for work gets.
 pub(super) enum Turn<K> {
-    /// This key; `last` if the queue is shut down and no other will follow.
-    Key { key: K, last: bool },
+    /// This key.
+    Key(K),
     /// Nothing before that moment, unless something changes.
     WaitUntil(Instant),
     /// Nothing unless something changes.
@@ -88,7 +88,7 @@ impl<K: Key> State<K> {
         standing.processing = Some(now);
         self.dirty -= 1;
         self.metrics.taken(waited);
-        Turn::Key { key, last: self.shutting_down && self.dirty == 0 }
+        Turn::Key(key)
     }
 
     pub(super) fn done(&mut self, key: &K, now: Instant) {
