@@ -18,6 +18,16 @@ pub(crate) struct Arguments {
 const HOME: &str = "claimkeeper";
 const SHOP: &str = "shop";
 
+/// The part of the pod that matters, as a person would write it.
+const ASKED_FOR: &str = "  $ kubectl apply -f web.yaml
+    kind: Pod
+    metadata: {name: web}
+    spec:
+      volumes:
+        - name: scratch
+          ephemeral: {volumeClaimTemplate: {spec: {storageClassName: testbed-wait, …, storage: 1Gi}}}
+";
+
 /// Long enough for a busy laptop; a demo that hangs is worse than one that fails.
 const PATIENCE: Duration = Duration::from_mins(1);
 
@@ -83,6 +93,7 @@ impl Stage {
     async fn ephemeral(&self) -> Result<()> {
         title("ephemeral: a pod describes a volume, Claimkeeper makes the claim");
         self.kubectl(&["create", "namespace", SHOP]).await?;
+        println!("{ASKED_FOR}");
         self.apply(&pod("web")).await?;
         self.until("the pod to run", &["get", "pod", "web", "-o", "jsonpath={.status.phase}"], "Running").await?;
         self.present(&[
@@ -99,7 +110,7 @@ impl Stage {
             "web-scratch",
             "-o",
             "custom-columns=CLAIM:.metadata.name,STATUS:.status.phase,CLASS:.spec.storageClassName,\
-             SIZE:.status.capacity.storage,OWNER:.metadata.ownerReferences[0].kind,NAME:.metadata.ownerReferences[0].name",
+             SIZE:.status.capacity.storage,OWNER:.metadata.ownerReferences[0].kind,OF:.metadata.ownerReferences[0].name",
         ])
         .await?;
 

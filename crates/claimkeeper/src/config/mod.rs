@@ -208,6 +208,35 @@ mod tests {
         }
     }
 
+    /// The YAML blocks of a documentation page.
+    fn documented(page: &str) -> Vec<&str> {
+        page.split("```yaml\n").skip(1).filter_map(|block| block.split_once("```")).map(|(block, _)| block).collect()
+    }
+
+    #[test]
+    fn the_documented_configuration_is_complete_and_shows_the_defaults() {
+        let page = include_str!("../../../../docs/configuration.md");
+        let [block] = documented(page)[..] else { panic!("the page has one configuration") };
+        let shown = Config { features: Vec::new(), ..Config::parse(block).unwrap() };
+        assert_eq!(format!("{shown:#?}"), format!("{:#?}", Config::default()));
+        let uncommented = block.replace("# namespace:", "namespace:").replace("# identity:", "identity:");
+        let all_keys = Config::parse(&uncommented).unwrap();
+        assert!(all_keys.namespace.is_some());
+        assert!(all_keys.leader_election.namespace.is_some() && all_keys.leader_election.identity.is_some());
+    }
+
+    #[test]
+    fn the_configuration_of_every_documented_feature_is_valid() {
+        for page in [include_str!("../../../../docs/ephemeral.md")] {
+            let configurations: Vec<&str> =
+                documented(page).into_iter().filter(|block| block.starts_with("features:")).collect();
+            assert!(!configurations.is_empty());
+            for configuration in configurations {
+                Config::parse(configuration).unwrap();
+            }
+        }
+    }
+
     #[test]
     fn durations_read_as_people_write_them() {
         let config =

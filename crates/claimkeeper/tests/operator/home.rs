@@ -70,17 +70,20 @@ impl Home {
     }
 
     pub(crate) async fn create_pod(&self, name: &str) -> Result<Pod> {
-        let spec = json!({
-            "accessModes": ["ReadWriteOnce"], "storageClassName": "testbed-wait", "resources": {"requests": {"storage": "1Gi"}},
-        });
         let pod = json!({
             "metadata": {"name": name},
             "spec": {
                 "containers": [{"name": "main", "image": "registry.example/main"}],
-                "volumes": [{"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": spec}}}],
+                "volumes": [{"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": claim_spec()}}}],
             },
         });
         Ok(self.pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await?)
+    }
+
+    /// A claim that belongs to nobody.
+    pub(crate) async fn create_claim(&self, name: &str) -> Result<PersistentVolumeClaim> {
+        let claim = json!({"metadata": {"name": name}, "spec": claim_spec()});
+        Ok(self.claims.create(&PostParams::default(), &serde_json::from_value(claim)?).await?)
     }
 
     pub(crate) async fn create_plain_pod(&self, name: &str) -> Result<Pod> {
@@ -111,6 +114,14 @@ impl Home {
         })
         .await
     }
+}
+
+fn claim_spec() -> Value {
+    json!({
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": "testbed-wait",
+        "resources": {"requests": {"storage": "1Gi"}},
+    })
 }
 
 /// A running operator.

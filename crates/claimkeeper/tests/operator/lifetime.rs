@@ -54,6 +54,35 @@ async fn the_operator_makes_a_claim_reports_it_and_ends_cleanly() -> Result<()> 
     Ok(())
 }
 
+/// The metrics that a documentation page names: words in backquotes, up to a brace.
+fn documented_metrics(page: &str) -> Vec<&str> {
+    let quoted = page.split('`').skip(1).step_by(2).map(|word| word.split(['{', '*']).next().unwrap_or_default());
+    let prefixes = ["claimkeeper_", "workqueue_", "leader_election_", "process_", "ephemeral_volume_"];
+    quoted.filter(|word| prefixes.iter().any(|prefix| word.starts_with(prefix))).collect()
+}
+
+#[tokio::test]
+async fn every_documented_metric_is_served() -> Result<()> {
+    let home = Home::on(testbed::shared().await?, "metrics").await?;
+    let replica = home.start("solo", json!({})).await?;
+    home.create_pod("web").await?;
+    home.claim_of("web").await?;
+    home.create_claim("api-scratch").await?;
+    home.create_pod("api").await?;
+    eventually("all of them", async || {
+        let (_, text) = replica.ask("/metrics").await?;
+        for page in [include_str!("../../../../docs/operations.md"), include_str!("../../../../docs/ephemeral.md")] {
+            let names = documented_metrics(page);
+            ensure!(!names.is_empty(), "the page names no metric");
+            for name in names.iter().filter(|name| **name != "ephemeral_volume") {
+                ensure!(text.lines().any(|line| line.starts_with(name)), "{name} is missing");
+            }
+        }
+        Ok(())
+    })
+    .await
+}
+
 #[tokio::test]
 async fn pods_without_ephemeral_volumes_are_not_even_kept() -> Result<()> {
     let home = Home::on(testbed::shared().await?, "slim").await?;

@@ -5,7 +5,10 @@
 mod room;
 
 use anyhow::{Result, ensure};
-use kube::{ResourceExt, api::DeleteParams};
+use kube::{
+    ResourceExt,
+    api::{DeleteParams, PostParams},
+};
 use room::{ClaimCache, Room, spec, volume};
 use serde_json::{Value, json};
 use testbed::eventually;
@@ -199,5 +202,16 @@ async fn the_chart_grants_every_right_that_was_needed() -> Result<()> {
         .map(|request| json!([request.verb, request.object_ref.as_ref().map(|object| &object.resource)]))
         .collect();
     assert!(!requests.is_empty() && refused.is_empty(), "{refused:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_documented_pod_gets_the_documented_claim() -> Result<()> {
+    let room = Room::open("documented").await?;
+    let page = include_str!("../../../../docs/ephemeral.md");
+    let example = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap_or_default();
+    room.pods.create(&PostParams::default(), &serde_saphyr::from_str(example)?).await?;
+    let claim = room.claim("web-scratch").await?;
+    assert_eq!(claim.spec.and_then(|spec| spec.storage_class_name).as_deref(), Some("fast-local"));
     Ok(())
 }
