@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 
-use super::{drain, metric, name, next_ready, queue};
+use super::{drain, metric, name, next_ready, queue, soon};
 use crate::{
     metrics::Registry,
     queue::{Backoff, Queue},
@@ -75,7 +75,7 @@ async fn whoever_waits_is_woken_by_an_add() {
     });
     tokio::task::yield_now().await;
     queue.add(name("a", 1));
-    assert_eq!(waiting.await.unwrap(), Some(name("a", 1)));
+    assert_eq!(soon(waiting).await.unwrap(), Some(name("a", 1)));
 }
 
 #[tokio::test]
@@ -86,8 +86,8 @@ async fn a_shut_down_queue_takes_nothing_and_hands_out_what_it_has() {
     queue.shut_down();
     queue.add(name("a", 3));
     queue.add_after(name("a", 4), Duration::ZERO);
-    assert_eq!(queue.next().await.map(|item| item.clone()), Some(name("a", 1)));
-    assert!(queue.next().await.is_none());
+    assert_eq!(soon(queue.next()).await.map(|item| item.clone()), Some(name("a", 1)));
+    assert!(soon(queue.next()).await.is_none());
 }
 
 #[tokio::test]
@@ -106,7 +106,7 @@ async fn a_key_added_while_worked_on_survives_the_shutdown_and_then_everybody_is
     tokio::task::yield_now().await;
     assert!(waiting.iter().all(|waiter| !waiter.is_finished()));
     drop(item);
-    let answers = futures::future::join_all(waiting).await;
+    let answers = soon(futures::future::join_all(waiting)).await;
     let keys: Vec<_> = answers.into_iter().filter_map(Result::unwrap).collect();
     assert_eq!(keys, [name("a", 1)]);
 }

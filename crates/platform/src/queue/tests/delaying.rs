@@ -3,7 +3,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use tokio::time::{Instant, advance};
 
-use super::{drain, metric, name, next_ready, queue};
+use super::{drain, metric, name, next_ready, queue, soon};
 use crate::{metrics::Registry, queue::Queue};
 
 #[tokio::test(start_paused = true)]
@@ -39,7 +39,7 @@ async fn whoever_waits_is_woken_when_a_key_is_due() {
     tokio::task::yield_now().await;
     // Both already wait for the key above and must now wait for an earlier one.
     queue.add_after(name("a", 2), Duration::from_secs(5));
-    let mut numbers: Vec<_> = futures::future::join_all(waiting).await.into_iter().map(Result::unwrap).collect();
+    let mut numbers: Vec<_> = soon(futures::future::join_all(waiting)).await.into_iter().map(Result::unwrap).collect();
     numbers.sort_unstable();
     assert_eq!(numbers, [Some(1), Some(2)]);
     assert_eq!(started.elapsed(), Duration::from_secs(10));
@@ -110,7 +110,7 @@ async fn a_key_that_was_due_before_the_shutdown_is_still_handed_out() {
     advance(Duration::from_millis(20)).await;
     queue.shut_down();
     assert_eq!(drain(&queue), [name("a", 1)]);
-    assert!(queue.next().await.is_none());
+    assert!(soon(queue.next()).await.is_none());
 }
 
 #[tokio::test(start_paused = true)]

@@ -83,21 +83,21 @@ async fn ten_thousand_adds_of_a_hundred_keys_never_overlap_and_none_is_missed() 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_add_is_missed_by_a_worker_that_is_about_to_wait() {
     let queue = queue();
-    let (worked, mut seen) = tokio::sync::mpsc::unbounded_channel();
+    let (report, mut reports) = tokio::sync::mpsc::unbounded_channel();
     let worker = tokio::spawn({
         let queue = queue.clone();
         async move {
             while let Some(item) = queue.next().await {
                 let number = item.number;
                 drop(item);
-                worked.send(number).unwrap();
+                report.send(number).unwrap();
             }
         }
     });
     for number in 0..5_000 {
         queue.add(name("a", number));
-        let number_seen = tokio::time::timeout(Duration::from_secs(10), seen.recv()).await;
-        assert_eq!(number_seen, Ok(Some(number)), "the worker did not wake up");
+        let reported = tokio::time::timeout(Duration::from_secs(10), reports.recv()).await;
+        assert_eq!(reported, Ok(Some(number)), "the worker did not wake up");
     }
     queue.shut_down();
     worker.await.unwrap();

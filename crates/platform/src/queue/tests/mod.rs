@@ -8,6 +8,8 @@ mod load;
 mod model;
 mod running;
 
+use std::time::Duration;
+
 use futures::FutureExt as _;
 
 use super::{Item, Key, Queue};
@@ -31,6 +33,11 @@ fn name(namespace: &'static str, number: u32) -> Name {
 
 fn queue() -> Queue<Name> {
     Queue::new("test", &Registry::default())
+}
+
+/// What `future` comes to; it must not take forever.
+async fn soon<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_mins(1), future).await.unwrap()
 }
 
 /// The next key, if there is one without waiting.

@@ -7,7 +7,7 @@ use futures::FutureExt as _;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{drain, metric, name, queue};
+use super::{drain, metric, name, queue, soon};
 use crate::{
     metrics::Registry,
     queue::{Outcome, Queue, run},
@@ -27,7 +27,7 @@ async fn a_retry_comes_later_every_time_until_it_is_done() {
         queue.shut_down();
         Outcome::Done
     };
-    run(&queue, 1, CancellationToken::new(), handler).await;
+    soon(run(&queue, 1, CancellationToken::new(), handler)).await;
     assert_eq!(*runs.borrow(), [0, 5, 5 + 10, 5 + 10 + 20]);
     assert_eq!(queue.retries(&name("a", 1)), 0);
 }
@@ -45,7 +45,7 @@ async fn looking_again_later_is_no_failure() {
         }
         Outcome::After(Duration::from_secs(1))
     };
-    run(&queue, 1, CancellationToken::new(), handler).await;
+    soon(run(&queue, 1, CancellationToken::new(), handler)).await;
     assert_eq!(*runs.borrow(), [5, 1005, 2005]);
     assert_eq!(queue.retries(&name("a", 1)), 0);
 }
@@ -64,7 +64,7 @@ async fn never_more_handlers_than_allowed_run_at_once() {
             running.set(running.get() - 1);
             Outcome::Done
         };
-        run(&queue, concurrency, CancellationToken::new(), handler).await;
+        soon(run(&queue, concurrency, CancellationToken::new(), handler)).await;
         assert_eq!(most.get(), expected);
         assert_eq!(running.get(), 0);
     }
@@ -92,7 +92,7 @@ async fn a_panic_is_counted_and_retried_and_the_others_do_not_notice() {
             Outcome::Done
         }
     };
-    run(&queue, 2, CancellationToken::new(), handler).await;
+    soon(run(&queue, 2, CancellationToken::new(), handler)).await;
     assert!(calm.get());
     assert_eq!(metric(&registry, "claimkeeper_workqueue_panics_total").to_bits(), 2.0_f64.to_bits());
     assert_eq!(metric(&registry, "workqueue_retries_total").to_bits(), 2.0_f64.to_bits());
@@ -148,19 +148,19 @@ async fn a_stopped_run_finishes_what_it_has_begun_and_leaves_the_rest() {
         finished.borrow_mut().push(key.number);
         Outcome::Done
     };
-    run(&queue, 2, stop.clone(), handler).await;
+    soon(run(&queue, 2, stop.clone(), handler)).await;
     finished.borrow_mut().sort_unstable();
     assert_eq!(*finished.borrow(), [0, 1]);
     assert_eq!(drain(&queue), [2, 3, 4].map(|number| name("a", number)));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_run_that_is_stopped_before_it_starts_touches_no_key() {
     let queue = queue();
     queue.add(name("a", 1));
     let stop = CancellationToken::new();
     stop.cancel();
-    run(&queue, 1, stop, async |_| panic!("it was stopped")).await;
+    soon(run(&queue, 1, stop, async |_| panic!("it was stopped"))).await;
     assert_eq!(queue.len(), 1);
 }
 
@@ -171,6 +171,7 @@ async fn a_run_can_be_spawned() {
     queue.shut_down();
     let spawned = queue.clone();
     let handler = |_| tokio::task::yield_now().map(|()| Outcome::Done);
-    tokio::spawn(async move { run(&spawned, 4, CancellationToken::new(), handler).await }).await.unwrap();
-    assert!(queue.next().await.is_none());
+    let running = tokio::spawn(async move { run(&spawned, 4, CancellationToken::new(), handler).await });
+    soon(running).await.unwrap();
+    assert!(soon(queue.next()).await.is_none());
 }
