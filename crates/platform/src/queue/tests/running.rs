@@ -124,12 +124,14 @@ async fn handlers_that_never_wait_do_not_keep_the_run_from_being_dropped() {
     let runs = Cell::new(0_u32);
     let handler = async |_| {
         runs.set(runs.get() + 1);
-        assert!(runs.get() < 1_000_000, "the run never gave way");
+        if runs.get() == 100_000 {
+            queue.shut_down();
+        }
         Outcome::After(Duration::ZERO)
     };
     tokio::select! {
         biased;
-        () = run(&queue, 1, CancellationToken::new(), handler) => panic!("the queue was not shut down"),
+        () = run(&queue, 1, CancellationToken::new(), handler) => panic!("the run never gave way"),
         () = tokio::task::yield_now() => {}
     }
     assert!(runs.get() > 0);
