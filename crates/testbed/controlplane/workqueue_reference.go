@@ -52,7 +52,7 @@ func newReference(name string) *reference {
 		FakeClock: testingclock.NewFakeClock(time.Unix(1_000_000_000, 0)),
 		tickers:   map[time.Duration]chan time.Time{delayedTick: make(chan time.Time), unfinishedTick: make(chan time.Time)},
 	}
-	// Without client-go's second limiter for all keys together, which has a clock of its own and no effect on the metrics.
+	// Without the second limiter that client-go's controllers use, the one for all keys together: it reads the real clock.
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[string](5*time.Millisecond, 1000*time.Second)
 	config := workqueue.TypedRateLimitingQueueConfig[string]{Name: name, Clock: scriptClock}
 	return &reference{clock: scriptClock, queue: workqueue.NewTypedRateLimitingQueueWithConfig(limiter, config)}
