@@ -18,7 +18,7 @@ struct Parent {
 }
 
 impl Parent {
-    /// A program that starts a control plane and waits.
+    /// A program that starts a control plane and a program on a leash, and waits.
     async fn start() -> Result<Self> {
         let mut process = Command::new(env!("CARGO_BIN_EXE_testbed-control-plane")).stdout(Stdio::piped()).spawn()?;
         let output = process.stdout.take().context("no output")?;
@@ -27,7 +27,11 @@ impl Parent {
         let pid_files = fs::read_dir(directory.join("pids"))?;
         let children =
             pid_files.map(|file| Ok(fs::read_to_string(file?.path())?.parse()?)).collect::<Result<Vec<_>>>()?;
-        assert_eq!(children.len(), 5, "etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok");
+        assert_eq!(
+            children.len(),
+            6,
+            "etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok, a leashed one"
+        );
         Ok(Self { process, directory, children })
     }
 

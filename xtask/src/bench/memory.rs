@@ -120,20 +120,19 @@ impl Scene {
             eprintln!("{label}: round {round} of {rounds}");
             self.control_plane.stop(Component::ControllerManager).await?;
             let arguments: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
-            let ours = Leash::start(self.control_plane.directory(), "claimkeeper", &self.operator, &arguments).await?;
+            let leash = Leash::start(self.control_plane.directory(), "claimkeeper", &self.operator, &arguments).await?;
             self.control_plane.start_component(Component::ControllerManager).await?;
             let theirs = self.control_plane.pid(Component::ControllerManager).context("the peer does not run")?;
             self.wait_for_claims(claims).await?;
 
-            let our_pid = u32::try_from(ours.pid())?;
-            for (name, pid, resident, peak) in [
-                ("claimkeeper", our_pid, &mut measured.ours, &mut measured.our_peak),
-                ("kube-controller-manager", theirs, &mut measured.theirs, &mut measured.their_peak),
-            ] {
-                let memory = settled(name, pid).await?;
-                resident.add(mebibytes(memory.resident));
-                peak.add(mebibytes(memory.peak));
-            }
+            let our_pid = u32::try_from(leash.pid())?;
+            let (ours, theirs) =
+                tokio::try_join!(settled("claimkeeper", our_pid), settled("kube-controller-manager", theirs))?;
+            eprintln!("  {:.1} MiB and {:.1} MiB", mebibytes(ours.resident), mebibytes(theirs.resident));
+            measured.ours.add(mebibytes(ours.resident));
+            measured.our_peak.add(mebibytes(ours.peak));
+            measured.theirs.add(mebibytes(theirs.resident));
+            measured.their_peak.add(mebibytes(theirs.peak));
         }
         Ok(measured)
     }

@@ -16,7 +16,7 @@ use testbed::Progress;
 const PODS_PER_NAMESPACE: usize = 1_000;
 
 /// As many as keep two cores of API server busy.
-const AT_ONCE: usize = 32;
+const AT_ONCE: usize = 64;
 
 /// Creates `count` pods, of which every `ephemeral_every`th has a generic ephemeral volume; returns the size of one in bytes.
 pub(crate) async fn create(client: &Client, count: usize, ephemeral_every: usize) -> Result<usize> {

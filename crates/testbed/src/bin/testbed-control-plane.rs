@@ -1,11 +1,17 @@
-//! Starts a control plane, prints its run directory on a line, and holds it until it is interrupted.
+//! Starts a control plane and a program on a leash, prints the run directory on a line, and holds both until it is
+//! interrupted: what a test kills to see that nothing is left.
 
-use testbed::{ControlPlane, Options};
+use std::{fs, path::Path};
+
+use testbed::{ControlPlane, Leash, Options};
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let control_plane = ControlPlane::start(Options::default()).await?;
-    println!("{}", control_plane.directory().display());
+    let directory = control_plane.directory();
+    let leash = Leash::start(directory, "leashed", Path::new("sleep"), &["1000"]).await?;
+    fs::write(directory.join("pids/leashed"), leash.pid().to_string())?;
+    println!("{}", directory.display());
     tokio::signal::ctrl_c().await?;
     Ok(())
 }
