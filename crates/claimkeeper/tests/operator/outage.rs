@@ -6,9 +6,9 @@ use std::{
 };
 
 use crate::home::Home;
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use serde_json::json;
-use testbed::{Component, ControlPlane, Options};
+use testbed::{Component, ControlPlane, Options, eventually};
 
 /// Longer than the lease, and than every pause between two tries.
 const OUTAGE: Duration = Duration::from_mins(1);
@@ -47,5 +47,27 @@ async fn the_process_outlives_the_api_server_and_goes_on_without_making_anything
     assert!(made.values().all(|times| *times == 1), "{made:?}");
     let (_, body) = replica.ask("/readyz?verbose").await?;
     assert!(body.contains("readyz check passed"), "{body}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_signal_ends_a_process_that_cannot_finish() -> Result<()> {
+    let control_plane = ControlPlane::start(Options::default().name("impatient").nodes(0)).await?;
+    let home = Home::on(control_plane.cluster(), "impatient").await?;
+    let mut replica = home.start("solo", json!({})).await?;
+    home.until_leader_is("solo").await?;
+
+    // Connected and silent: the lease can be neither renewed nor released.
+    control_plane.pause(Component::ApiServer)?;
+    replica.leash.terminate()?;
+    eventually("the first signal to be taken in", async || {
+        ensure!(replica.leash.output().contains("finishing what is under way"), "not yet");
+        Ok(())
+    })
+    .await?;
+    assert!(!replica.leash.has_ended()?, "it waits for the answer of the API server");
+    replica.leash.terminate()?;
+    let status = replica.leash.ended(Duration::from_secs(1)).await?;
+    assert_eq!(status.code(), Some(1), "{}", replica.leash.output());
     Ok(())
 }
