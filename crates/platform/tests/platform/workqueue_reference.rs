@@ -3,7 +3,6 @@
 //!
 //! All keys are of one tenant, because client-go knows none. Never more than two keys are worked on at once: client-go adds up
 //! their ages in random order, and only the sum of two numbers does not depend on it.
-#![allow(clippy::unwrap_used, clippy::panic)] // clippy knows test functions but not their helpers
 
 use std::{
     collections::BTreeMap,

@@ -1,5 +1,4 @@
 //! Events on a real API server.
-#![allow(clippy::unwrap_used, clippy::panic)] // clippy knows test functions but not their helpers
 
 use std::path::Path;
 

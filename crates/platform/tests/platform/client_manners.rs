@@ -1,5 +1,4 @@
 //! The client's manners, against a server that misbehaves on demand.
-#![allow(clippy::unwrap_used)] // clippy knows test functions but not their helpers
 
 use std::{
     convert::Infallible,

@@ -1,11 +1,8 @@
 //! Elections while the API server is away.
-#![allow(clippy::unwrap_used, clippy::panic)] // clippy knows test functions but not their helpers
-
-mod leader_support;
 
 use std::time::Duration;
 
-use leader_support::{Candidate, Terms, quick};
+use crate::leader_support::{Candidate, Terms, quick};
 use testbed::{Component, ControlPlane, Options};
 
 /// Before another candidate may start: the lease lasts 3 s.

@@ -1,5 +1,4 @@
 //! A candidate that runs beside the test, and the election that watches whether two ever lead.
-#![allow(dead_code)] // each test binary uses its own part
 
 use std::{
     path::Path,

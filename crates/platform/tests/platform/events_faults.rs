@@ -1,5 +1,4 @@
 //! Events against a server that misbehaves on demand.
-#![allow(clippy::unwrap_used, clippy::panic)] // clippy knows test functions but not their helpers
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,7 +1,4 @@
 //! An election in which the other candidate is Kubernetes' own, with client-go's elector.
-#![allow(clippy::unwrap_used, clippy::panic)] // clippy knows test functions but not their helpers
-
-mod leader_support;
 
 use std::{
     sync::{
@@ -11,9 +8,9 @@ use std::{
     time::Duration,
 };
 
+use crate::leader_support::{Candidate, Terms, holder, quick};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
-use leader_support::{Candidate, Terms, holder, quick};
 use platform::leader::LeaderConfig;
 use testbed::{Component, ControlPlane, Options, eventually};
 

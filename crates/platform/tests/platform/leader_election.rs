@@ -1,10 +1,8 @@
 //! Elections on a real API server that stays up.
-#![allow(clippy::unwrap_used, clippy::panic)] // clippy knows test functions but not their helpers
-
-mod leader_support;
 
 use std::{path::Path, time::Duration};
 
+use crate::leader_support::{Candidate, Terms, client_for, holder, quick};
 use k8s_openapi::api::{
     coordination::v1::Lease,
     core::v1::ConfigMap,
@@ -14,7 +12,6 @@ use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
-use leader_support::{Candidate, Terms, client_for, holder, quick};
 use platform::{
     client::{ClientOptions, RequestError},
     leader::LeaderConfig,
