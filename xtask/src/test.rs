@@ -19,7 +19,7 @@ pub(crate) struct Arguments {
 
 pub(crate) async fn run(Arguments { runner_arguments }: Arguments) -> Result<ExitCode> {
     // Compiled first, so that the control plane does not take the cores away from the compiler.
-    let compiled = cargo().args(["test", "--workspace", "--no-run", "--quiet"]).status().context("cannot run cargo")?;
+    let compiled = cargo().args(["test", "--workspace", "--no-run"]).status().context("cannot run cargo")?;
     if !compiled.success() {
         return Ok(ExitCode::FAILURE);
     }

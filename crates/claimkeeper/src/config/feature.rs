@@ -55,3 +55,15 @@ impl<'de> Deserialize<'de> for Feature {
         String::deserialize(deserializer)?.parse().map_err(|error: UnknownFeature| de::Error::custom(error))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_chart_knows_the_same_features() {
+        let schema = include_str!("../../../../charts/claimkeeper/values.schema.json");
+        let schema: serde_json::Value = serde_json::from_str(schema).unwrap();
+        assert_eq!(schema["properties"]["features"]["items"]["enum"], serde_json::json!(Feature::names()));
+    }
+}

@@ -1,8 +1,9 @@
 //! The real binary on a real control plane, with the rights that the chart grants.
 
-#![allow(clippy::unwrap_used)] // helpers are tests too
+#![allow(clippy::unwrap_used, clippy::panic)] // helpers are tests too
 
 mod bad_input;
+mod chart;
 mod home;
 mod lifetime;
 mod outage;
