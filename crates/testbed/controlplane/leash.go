@@ -45,7 +45,11 @@ func leash() {
 		_ = program.Process.Kill()
 	}()
 
-	err := program.Wait()
+	exitLike(program.Wait())
+}
+
+// exitLike ends this process the way that the program which it stands for has ended.
+func exitLike(err error) {
 	var ended *exec.ExitError
 	switch {
 	case err == nil:

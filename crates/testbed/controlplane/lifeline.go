@@ -17,20 +17,28 @@ const (
 	runDirectoryVariable = "CLAIMKEEPER_LIFELINE_REMOVE"
 )
 
-// holdLifeline ends this process when its parent is gone, however it went: the kernel closes the parent's end of the pipe
-// even after SIGKILL. Every component tidies up, because any of them may be the only one that was running.
+// holdLifeline ends this process when its parent is gone.
 func holdLifeline() {
-	if os.Getenv(lifelineVariable) == "" {
-		return
+	if os.Getenv(lifelineVariable) != "" {
+		go func() {
+			awaitEndOfParent()
+			leaveNothing()
+			os.Exit(1)
+		}()
 	}
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		if directory := os.Getenv(runDirectoryVariable); directory != "" {
-			wakeSiblings(directory)
-			removeRunDirectory(directory)
-		}
-		os.Exit(1)
-	}()
+}
+
+// awaitEndOfParent returns when the parent is gone, however it went: the kernel closes its end of the pipe even after SIGKILL.
+func awaitEndOfParent() {
+	_, _ = io.Copy(io.Discard, os.Stdin)
+}
+
+// leaveNothing tidies up after the parent. Every component does, because any of them may be the only one that was running.
+func leaveNothing() {
+	if directory := os.Getenv(runDirectoryVariable); directory != "" {
+		wakeSiblings(directory)
+		removeRunDirectory(directory)
+	}
 }
 
 // wakeSiblings continues components that the parent had paused: a stopped process does not notice the end of its input.

@@ -1,10 +1,11 @@
 // Command controlplane is a Kubernetes control plane in one file: etcd, kube-apiserver, kube-controller-manager,
-// kube-scheduler, kwok and kubectl, chosen by the first argument.
+// kube-scheduler, kwok and kubectl, and the kubelet and kube-proxy of a real node, chosen by the first argument.
 //
-// One binary instead of five because they share almost all of their code: it links once and takes a fifth of the disk.
+// One binary instead of many because they share almost all of their code: it links once and takes a fraction of the disk.
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"slices"
@@ -19,15 +20,21 @@ import (
 	kubectl "k8s.io/kubectl/pkg/cmd"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
 var components = map[string]func(){
+	"enter":                   enter,
 	"etcd":                    func() { etcdmain.Main(os.Args) },
+	"keeper":                  keeper,
 	"kube-apiserver":          func() { run(apiserver.NewAPIServerCommand()) },
 	"kube-controller-manager": func() { run(controllermanager.NewControllerManagerCommand()) },
 	"kube-scheduler":          func() { run(scheduler.NewSchedulerCommand()) },
 	"kubectl":                 func() { run(kubectl.NewDefaultKubectlCommand()) },
+	"kubelet":                 func() { run(kubelet.NewKubeletCommand(context.Background())) },
+	"kube-proxy":              func() { run(proxy.NewProxyCommand()) },
 	"kwok":                    kwok,
 	"leash":                   leash,
 	"user-certificate":        userCertificate,
@@ -47,7 +54,10 @@ func main() {
 	// The components read os.Args themselves and expect their own name in front.
 	component := components[os.Args[1]]
 	os.Args = os.Args[1:]
-	holdLifeline()
+	// These two stand for processes in other namespaces, and have to see to them first.
+	if os.Args[0] != "enter" && os.Args[0] != "keeper" {
+		holdLifeline()
+	}
 	component()
 }
 

@@ -1,13 +1,15 @@
-//! The programs a control plane consists of, built from the Go module in `controlplane/` when they are first needed.
+//! The programs a control plane and a node consist of, built from the Go modules in `controlplane/` and `node/` when they
+//! are first needed.
 //!
 //! They are kept outside the checkout, in a directory named after the hash of everything that goes into them, so that a
 //! fresh clone, another branch and a second checkout all find what was built before:
 //!
 //! ```text
 //! $CLAIMKEEPER_CACHE (or $XDG_CACHE_HOME/claimkeeper, or ~/.cache/claimkeeper)
-//!   binaries/<hash>/controlplane     etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok, kubectl
+//!   binaries/<hash>/controlplane     etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok, kubectl, kubelet, …
 //!   binaries/<hash>/helm
 //!   binaries/lock                    held while building: two processes never build the same thing at once
+//!   node-binaries/<hash>/containerd  and its shim and ctr; only for clusters with a real node
 //! ```
 
 use std::{
@@ -32,10 +34,100 @@ const INSTALL_GO: &str = "install Go 1.26 or newer (https://go.dev/dl/) and make
 /// The version is what `kubectl version` and the API server's `/version` say: without it they claim to be v0.0.0.
 const BUILD_FLAGS: [&str; 3] =
     ["-trimpath", "-buildvcs=false", "-ldflags=-s -w -X k8s.io/component-base/version.gitVersion=v1.37.1"];
-const PACKAGES: [&str; 2] = [".", "helm.sh/helm/v4/cmd/helm"];
 /// Enough to switch between a few branches without building again; each takes about 300 MB.
 const KEPT_BUILDS: usize = 3;
 const UNFINISHED: &str = "unfinished-";
+
+/// One of our Go modules and what is built from it.
+struct Module {
+    sources: &'static str,
+    /// The directory of its builds in the cache.
+    builds: &'static str,
+    packages: &'static [&'static str],
+    programs: &'static [&'static str],
+    step: &'static str,
+}
+
+const CONTROL_PLANE: Module = Module {
+    sources: concat!(env!("CARGO_MANIFEST_DIR"), "/controlplane"),
+    builds: "binaries",
+    packages: &[".", "helm.sh/helm/v4/cmd/helm"],
+    programs: &["controlplane", "helm"],
+    step: "building the Kubernetes control plane (once, about 6 minutes on two cores)",
+};
+/// Apart from the control plane, because most tests need no node and should not wait for one.
+const NODE: Module = Module {
+    sources: concat!(env!("CARGO_MANIFEST_DIR"), "/node"),
+    builds: "node-binaries",
+    packages: &["tool"],
+    programs: &["containerd", "containerd-shim-runc-v2", "ctr"],
+    step: "building containerd (once, about a minute on two cores)",
+};
+
+impl Module {
+    fn is_complete(&self, build: &Path) -> bool {
+        self.programs.iter().all(|program| build.join(program).is_file())
+    }
+
+    /// Finds the module's programs in the cache, or builds them, and returns their directory.
+    fn get(&self) -> Result<PathBuf> {
+        let sources = Path::new(self.sources);
+        let go = Go::find(&env::var_os("PATH").unwrap_or_default())?;
+        let builds = cache_directory()?.join(self.builds);
+        let directory = builds.join(fingerprint(sources, self.packages, &go)?);
+        if !self.is_complete(&directory) {
+            fs::create_dir_all(&builds).with_context(|| format!("cannot create the cache {}", builds.display()))?;
+            let lock = File::create(builds.join("lock"))?;
+            if lock.try_lock().is_err() {
+                eprintln!("waiting for another process that is building the same …");
+                lock.lock().context("cannot lock the cache of built binaries")?;
+            }
+            // Whoever held the lock before us may have built exactly this.
+            if !self.is_complete(&directory) {
+                self.build(&go, &builds, &directory)?;
+                remove_old_builds(&builds, &directory)?;
+            }
+        }
+        // The time of last use decides which builds are kept; failing to note it only shortens a build's life.
+        let _ = fs::write(directory.join("used"), "");
+        Ok(directory)
+    }
+
+    fn build(&self, go: &Go, builds: &Path, directory: &Path) -> Result<()> {
+        let unfinished = tempfile::Builder::new().prefix(UNFINISHED).tempdir_in(builds)?;
+        // A trailing slash tells Go that the name is a directory to put several programs into.
+        let mut output = OsString::from(unfinished.path());
+        output.push("/");
+        let mut child = Command::new(&go.program)
+            .args(["build", "-v"])
+            .args(BUILD_FLAGS)
+            .arg("-o")
+            .arg(output)
+            .args(self.packages)
+            .current_dir(self.sources)
+            .env("GOWORK", "off")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot run {}", go.program.display()))?;
+        let log = child.stderr.take().context("the build's output is not readable")?;
+        let (sender, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(log).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        let last_lines = show_build(self.step, &lines);
+        if !child.wait().context("cannot wait for the build")?.success() {
+            bail!("building the programs of {} failed:\n{}", self.sources, last_lines.join("\n"));
+        }
+        fs::rename(unfinished.path(), directory)
+            .with_context(|| format!("cannot move the built programs to {}", directory.display()))
+    }
+}
 
 /// The built programs.
 #[derive(Debug, Clone)]
@@ -48,26 +140,7 @@ impl Binaries {
     ///
     /// Blocks; call it from `spawn_blocking` in async code.
     pub fn get() -> Result<Self> {
-        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("controlplane");
-        let go = Go::find(&env::var_os("PATH").unwrap_or_default())?;
-        let builds = cache_directory()?.join("binaries");
-        let directory = builds.join(fingerprint(&sources, &go)?);
-        if !is_complete(&directory) {
-            fs::create_dir_all(&builds).with_context(|| format!("cannot create the cache {}", builds.display()))?;
-            let lock = File::create(builds.join("lock"))?;
-            if lock.try_lock().is_err() {
-                eprintln!("waiting for another process that is building the Kubernetes control plane …");
-                lock.lock().context("cannot lock the cache of built binaries")?;
-            }
-            // Whoever held the lock before us may have built exactly this.
-            if !is_complete(&directory) {
-                build(&sources, &go, &builds, &directory)?;
-                remove_old_builds(&builds, &directory)?;
-            }
-        }
-        // The time of last use decides which builds are kept; failing to note it only shortens a build's life.
-        let _ = fs::write(directory.join("used"), "");
-        Ok(Self { directory })
+        Ok(Self { directory: CONTROL_PLANE.get()? })
     }
 
     /// The multi-call control plane; its first argument chooses the component.
@@ -80,6 +153,28 @@ impl Binaries {
     #[must_use]
     pub fn helm(&self) -> PathBuf {
         self.directory.join("helm")
+    }
+}
+
+/// containerd, its shim and its client.
+#[derive(Debug, Clone)]
+pub(crate) struct NodeBinaries {
+    directory: PathBuf,
+}
+
+impl NodeBinaries {
+    /// Like [`Binaries::get`].
+    pub(crate) fn get() -> Result<Self> {
+        Ok(Self { directory: NODE.get()? })
+    }
+
+    /// It looks for its shim in the directory it is in.
+    pub(crate) fn containerd(&self) -> PathBuf {
+        self.directory.join("containerd")
+    }
+
+    pub(crate) fn ctr(&self) -> PathBuf {
+        self.directory.join("ctr")
     }
 }
 
@@ -138,14 +233,10 @@ fn version(platform: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-fn is_complete(build: &Path) -> bool {
-    build.join("controlplane").is_file() && build.join("helm").is_file()
-}
-
-fn fingerprint(sources: &Path, go: &Go) -> Result<String> {
+fn fingerprint(sources: &Path, packages: &[&str], go: &Go) -> Result<String> {
     let mut files = fs::read_dir(sources)
         .and_then(Iterator::collect::<std::io::Result<Vec<_>>>)
-        .with_context(|| format!("cannot read the control plane's sources in {}", sources.display()))?
+        .with_context(|| format!("cannot read the sources in {}", sources.display()))?
         .into_iter()
         .map(|entry| entry.path())
         .filter(|path| {
@@ -154,7 +245,7 @@ fn fingerprint(sources: &Path, go: &Go) -> Result<String> {
         .collect::<Vec<_>>();
     files.sort();
     let mut hash = Sha256::new();
-    hash.update(format!("{} {BUILD_FLAGS:?} {PACKAGES:?}", go.platform));
+    hash.update(format!("{} {BUILD_FLAGS:?} {packages:?}", go.platform));
     for file in files {
         let content = fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
         hash.update(file.file_name().unwrap_or_default().as_encoded_bytes());
@@ -165,44 +256,9 @@ fn fingerprint(sources: &Path, go: &Go) -> Result<String> {
     Ok(format!("{:x}", hash.finalize()).chars().take(16).collect())
 }
 
-fn build(sources: &Path, go: &Go, builds: &Path, directory: &Path) -> Result<()> {
-    let unfinished = tempfile::Builder::new().prefix(UNFINISHED).tempdir_in(builds)?;
-    // A trailing slash tells Go that the name is a directory to put several programs into.
-    let mut output = OsString::from(unfinished.path());
-    output.push("/");
-    let mut child = Command::new(&go.program)
-        .args(["build", "-v"])
-        .args(BUILD_FLAGS)
-        .arg("-o")
-        .arg(output)
-        .args(PACKAGES)
-        .current_dir(sources)
-        .env("GOWORK", "off")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("cannot run {}", go.program.display()))?;
-    let log = child.stderr.take().context("the build's output is not readable")?;
-    let (sender, lines) = mpsc::channel();
-    std::thread::spawn(move || {
-        for line in BufReader::new(log).lines().map_while(Result::ok) {
-            if sender.send(line).is_err() {
-                break;
-            }
-        }
-    });
-    let last_lines = show_build(&lines);
-    if !child.wait().context("cannot wait for the build")?.success() {
-        bail!("building the control plane in {} failed:\n{}", sources.display(), last_lines.join("\n"));
-    }
-    fs::rename(unfinished.path(), directory)
-        .with_context(|| format!("cannot move the built programs to {}", directory.display()))
-}
-
 /// Follows the build until its output ends, and returns the end of it.
-fn show_build(lines: &mpsc::Receiver<String>) -> Vec<String> {
-    let mut progress = Progress::start("building the Kubernetes control plane (once, about 6 minutes on two cores)");
+fn show_build(step: &str, lines: &mpsc::Receiver<String>) -> Vec<String> {
+    let mut progress = Progress::start(step);
     let (mut packages, mut last_lines) = (0_u32, Vec::new());
     loop {
         match lines.recv_timeout(Duration::from_millis(200)) {
@@ -288,12 +344,12 @@ mod tests {
         let sources = tempfile::tempdir().unwrap();
         let go = |platform: &str| Go { program: "go".into(), platform: platform.into() };
         fs::write(sources.path().join("main.go"), "package main").unwrap();
-        let first = fingerprint(sources.path(), &go("go1.26.1 linux amd64")).unwrap();
-        assert_ne!(first, fingerprint(sources.path(), &go("go1.26.2 linux amd64")).unwrap());
+        let first = fingerprint(sources.path(), &["."], &go("go1.26.1 linux amd64")).unwrap();
+        assert_ne!(first, fingerprint(sources.path(), &["."], &go("go1.26.2 linux amd64")).unwrap());
         fs::write(sources.path().join("README.md"), "no part of the build").unwrap();
-        assert_eq!(first, fingerprint(sources.path(), &go("go1.26.1 linux amd64")).unwrap());
+        assert_eq!(first, fingerprint(sources.path(), &["."], &go("go1.26.1 linux amd64")).unwrap());
         fs::write(sources.path().join("main.go"), "package main\n").unwrap();
-        assert_ne!(first, fingerprint(sources.path(), &go("go1.26.1 linux amd64")).unwrap());
+        assert_ne!(first, fingerprint(sources.path(), &["."], &go("go1.26.1 linux amd64")).unwrap());
     }
 
     #[test]

@@ -23,7 +23,9 @@ use crate::{
     AuditLog, Component,
     binaries::Binaries,
     flags::Layout,
+    image::{self, Image},
     kubeconfig::{self, Credentials},
+    node::{self, RealNode},
     pki::Identity,
     process,
 };
@@ -46,17 +48,20 @@ struct Description {
     admin_kubeconfig: PathBuf,
     controlplane: PathBuf,
     helm: PathBuf,
+    /// The client of the real node's containerd, if there is such a node.
+    ctr: Option<PathBuf>,
 }
 
 impl Cluster {
     /// Writes down what others need to attach.
-    pub(crate) fn describe(layout: &Layout, binaries: &Binaries) -> Result<Self> {
+    pub(crate) fn describe(layout: &Layout, binaries: &Binaries, node: Option<&RealNode>) -> Result<Self> {
         let description = Description {
             url: layout.url(),
             directory: layout.directory.clone(),
             admin_kubeconfig: layout.file("kubeconfigs/admin.kubeconfig"),
             controlplane: binaries.controlplane(),
             helm: binaries.helm(),
+            ctr: node.map(RealNode::ctr),
         };
         fs::write(layout.file(DESCRIPTION), serde_json::to_vec_pretty(&description)?)?;
         let cluster = Self { description: Arc::new(description) };
@@ -109,6 +114,19 @@ impl Cluster {
     #[must_use]
     pub fn pid(&self, component: Component) -> Option<u32> {
         fs::read_to_string(process::pid_file(self.directory(), component)).ok()?.parse().ok()
+    }
+
+    /// The process in whose namespaces the real node lives, if there is one.
+    #[must_use]
+    pub fn keeper(&self) -> Option<u32> {
+        fs::read_to_string(self.directory().join("pids/keeper")).ok()?.parse().ok()
+    }
+
+    /// Gives an image to the real node, where pods then find it by its name.
+    pub async fn import_image(&self, image: &Image) -> Result<()> {
+        let node = self.description.ctr.as_ref().zip(self.keeper());
+        let (ctr, keeper) = node.context("only a real node takes images, and this cluster has none")?;
+        image::import(node::ctr(&self.description.controlplane, keeper, ctr), image, self.directory()).await
     }
 
     /// Every request that the API server has answered.

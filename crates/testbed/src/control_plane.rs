@@ -17,6 +17,8 @@ use crate::{
     Cluster, Component, Options,
     binaries::Binaries,
     flags::Layout,
+    image::{BUSYBOX, Image},
+    node::{self, RealNode},
     probe::Probe,
     process::{ComponentFailed, Launch, Process},
     provisioner,
@@ -37,6 +39,7 @@ pub struct ControlPlane {
     processes: Mutex<BTreeMap<Component, Process>>,
     launches: Vec<Launch>,
     layout: Layout,
+    node: Option<RealNode>,
     _directory: RunDirectory,
 }
 
@@ -57,14 +60,16 @@ impl ControlPlane {
 
     async fn try_start(options: &Options, binaries: &Binaries) -> Result<Self> {
         let directory = RunDirectory::create(options)?;
-        let layout = Layout::create(&directory.path)?;
-        let cluster = Cluster::describe(&layout, binaries)?;
+        let layout = Layout::create(&directory.path, options)?;
+        let node = if options.real_node { Some(RealNode::create(&layout, binaries).await?) } else { None };
+        let cluster = Cluster::describe(&layout, binaries, node.as_ref())?;
         let mut control_plane = Self {
             cluster,
             provisioner: None,
             processes: Mutex::default(),
-            launches: layout.launches(options, binaries),
+            launches: layout.launches(options, binaries, node.as_ref()),
             layout,
+            node,
             _directory: directory,
         };
         control_plane.start_everything().await?;
@@ -75,15 +80,25 @@ impl ControlPlane {
     /// etcd and the API server start together (the API server waits for its store by itself); the others would only
     /// slow it down, since nothing of theirs works before it.
     async fn start_everything(&self) -> Result<()> {
-        let (core, others): (Vec<&Launch>, Vec<&Launch>) =
-            self.launches.iter().partition(|launch| matches!(launch.component, Component::Etcd | Component::ApiServer));
-        for group in [core, others] {
-            for launch in &group {
-                self.processes.lock().insert(launch.component, Process::start(launch)?);
-            }
-            for launch in &group {
-                self.wait_until_ready(launch.component).await?;
-            }
+        let (core, others): (Vec<&Launch>, Vec<&Launch>) = self.launches.iter().partition(|launch| {
+            matches!(launch.component, Component::Etcd | Component::ApiServer | Component::Containerd)
+        });
+        self.start_group(&core).await?;
+        if self.node.is_some() {
+            // Before the kubelet, which takes no pods until it has their sandboxes' image.
+            let busybox = node::busybox()?;
+            self.cluster.import_image(&Image::pause(&busybox)).await?;
+            self.cluster.import_image(&Image::busybox(BUSYBOX, &busybox)?).await?;
+        }
+        self.start_group(&others).await
+    }
+
+    async fn start_group(&self, group: &[&Launch]) -> Result<()> {
+        for launch in group {
+            self.processes.lock().insert(launch.component, Process::start(launch)?);
+        }
+        for launch in group {
+            self.wait_until_ready(launch.component).await?;
         }
         Ok(())
     }
@@ -96,8 +111,12 @@ impl ControlPlane {
         if options.provisioner {
             let client = self.cluster.client(&self.layout.file("kubeconfigs/provisioner.kubeconfig")).await?;
             provisioner::create_classes(&client).await?;
-            self.provisioner =
-                Some(AbortOnDrop(tokio::spawn(provisioner::run(client, provisioner::open_log(self.directory())?))));
+            let log = provisioner::open_log(self.directory())?;
+            let disk = self.node.as_ref().map(|_| provisioner::Disk { directory: self.layout.file("volumes") });
+            self.provisioner = Some(AbortOnDrop(tokio::spawn(provisioner::run(client, disk, log))));
+        }
+        if self.node.is_some() {
+            self.cluster.wait_for_node(node::NAME, Component::Kubelet).await?;
         }
         Ok(())
     }
@@ -184,7 +203,7 @@ impl ControlPlane {
 
     fn elects_leader(&self, component: Component) -> bool {
         let launch = self.launches.iter().find(|launch| launch.component == component);
-        let flags = launch.into_iter().flat_map(|launch| launch.flags.iter().rev());
+        let flags = launch.into_iter().flat_map(|launch| launch.arguments.iter().rev());
         let mut decisions = flags.filter(|flag| *flag == "--leader-elect" || flag.starts_with("--leader-elect="));
         decisions.next().is_some_and(|flag| flag != "--leader-elect=false")
     }
@@ -202,6 +221,12 @@ impl ControlPlane {
             }
             Component::Scheduler => Probe::https(ports.scheduler.number(), "/readyz", "ok", &ca),
             Component::Kwok => Ok(Probe::http(ports.kwok.number(), "/healthz")),
+            Component::Containerd => {
+                let node = self.node.as_ref().context("this control plane was made without a real node")?;
+                Ok(Probe::socket(node::socket(node.keeper())))
+            }
+            Component::Kubelet => Ok(Probe::http(ports.kubelet_health.number(), "/healthz")),
+            Component::KubeProxy => Ok(Probe::http(ports.proxy_health.number(), "/healthz")),
         }
     }
 }

@@ -11,10 +11,11 @@ use crate::{
     Options,
     binaries::Binaries,
     kubeconfig::{self, Credentials},
+    node::{self, RealNode},
     nodes::KWOK_NODE_LABEL,
     pki::Authority,
     ports::Port,
-    process::{Component, Launch},
+    process::{Component, Launch, Place},
 };
 
 /// Everyone's requests at the least detail that still has user, verb, object and response code. Health checks would only
@@ -51,6 +52,9 @@ pub(crate) struct Ports {
     pub(crate) controller_manager: Port,
     pub(crate) scheduler: Port,
     pub(crate) kwok: Port,
+    pub(crate) kubelet_health: Port,
+    pub(crate) proxy_health: Port,
+    pub(crate) proxy_metrics: Port,
 }
 
 impl Ports {
@@ -62,13 +66,22 @@ impl Ports {
             controller_manager: Port::reserve()?,
             scheduler: Port::reserve()?,
             kwok: Port::reserve()?,
+            kubelet_health: Port::reserve()?,
+            proxy_health: Port::reserve()?,
+            proxy_metrics: Port::reserve()?,
         })
+    }
+
+    /// Those that we ask ourselves, and so must reach when the components have a network of their own.
+    pub(crate) fn numbers(&self) -> Vec<u16> {
+        let asked = [&self.etcd, &self.apiserver, &self.controller_manager, &self.scheduler, &self.kwok];
+        asked.into_iter().chain([&self.kubelet_health, &self.proxy_health]).map(Port::number).collect()
     }
 }
 
 impl Layout {
     /// Reserves the ports and writes certificates, kubeconfigs and policies into an empty directory.
-    pub(crate) fn create(directory: &Path) -> Result<Self> {
+    pub(crate) fn create(directory: &Path, options: &Options) -> Result<Self> {
         for part in ["logs", "pids", "kubeconfigs", "bin"] {
             let path = directory.join(part);
             fs::create_dir_all(&path).with_context(|| format!("cannot create {}", path.display()))?;
@@ -78,7 +91,10 @@ impl Layout {
         // 10.0.0.1 is the address of the `kubernetes` Service, for pods of a real node.
         let names = ["127.0.0.1", "localhost", "10.0.0.1", "kubernetes.default.svc", "kubernetes.default"];
         authority.write_serving("serving", &names)?;
-        authority.write_client("front-proxy", FRONT_PROXY)?;
+        authority.write_client("front-proxy", FRONT_PROXY, None)?;
+        if options.real_node {
+            node::write_credentials(&layout, &authority)?;
+        }
         fs::write(layout.file("audit-policy.yaml"), AUDIT_POLICY)?;
         fs::write(layout.file("kwok-stages.yaml"), KWOK_STAGES)?;
         let masters = Some("system:masters");
@@ -107,12 +123,13 @@ impl Layout {
     }
 
     /// How to start the components that the options ask for.
-    pub(crate) fn launches(&self, options: &Options, binaries: &Binaries) -> Vec<Launch> {
-        let launch = |component, flags| Launch {
+    pub(crate) fn launches(&self, options: &Options, binaries: &Binaries, node: Option<&RealNode>) -> Vec<Launch> {
+        let launch = |component: Component, flags: Vec<String>| Launch {
             component,
             program: binaries.controlplane(),
-            flags,
+            arguments: std::iter::once(component.name().to_owned()).chain(flags).collect(),
             directory: self.directory.clone(),
+            place: node.map_or(Place::Here, |node| Place::Network { keeper: node.keeper() }),
         };
         let mut launches =
             vec![launch(Component::Etcd, self.etcd()), launch(Component::ApiServer, self.apiserver(options))];
@@ -125,6 +142,7 @@ impl Layout {
         if options.nodes > 0 {
             launches.push(launch(Component::Kwok, self.kwok()));
         }
+        launches.extend(node.into_iter().flat_map(|node| node.launches(self, binaries)));
         launches
     }
 
@@ -148,11 +166,7 @@ impl Layout {
     fn apiserver(&self, options: &Options) -> Vec<String> {
         let mut flags = vec![
             format!("--etcd-servers=http://127.0.0.1:{}", self.ports.etcd.number()),
-            "--bind-address=127.0.0.1".into(),
             format!("--secure-port={}", self.ports.apiserver.number()),
-            // Endpoints can't be loopback addresses, so nobody could use the `kubernetes` Service anyway.
-            "--advertise-address=127.0.0.1".into(),
-            "--endpoint-reconciler-type=none".into(),
             "--service-cluster-ip-range=10.0.0.0/16".into(),
             format!("--tls-cert-file={}", self.file("pki/serving.crt").display()),
             format!("--tls-private-key-file={}", self.file("pki/serving.key").display()),
@@ -178,8 +192,30 @@ impl Layout {
             format!("--audit-log-path={}", self.file("audit.log").display()),
             format!("--audit-log-maxsize={AUDIT_LOG_MEGABYTES}"),
         ];
+        flags.extend(if options.real_node { self.apiserver_with_node() } else { Self::apiserver_without_node() });
         flags.extend(options.apiserver_flags.iter().cloned());
         flags
+    }
+
+    fn apiserver_without_node() -> Vec<String> {
+        vec![
+            "--bind-address=127.0.0.1".into(),
+            // Endpoints can't be loopback addresses, so nobody could use the `kubernetes` Service anyway.
+            "--advertise-address=127.0.0.1".into(),
+            "--endpoint-reconciler-type=none".into(),
+        ]
+    }
+
+    fn apiserver_with_node(&self) -> Vec<String> {
+        vec![
+            // All addresses of a network that leads nowhere: pods come to the node's, everyone else to loopback.
+            "--bind-address=0.0.0.0".into(),
+            format!("--advertise-address={}", node::ADDRESS),
+            "--kubelet-preferred-address-types=InternalIP".into(),
+            format!("--kubelet-certificate-authority={}", self.file("pki/ca.crt").display()),
+            format!("--kubelet-client-certificate={}", self.file("pki/kubelet-client.crt").display()),
+            format!("--kubelet-client-key={}", self.file("pki/kubelet-client.key").display()),
+        ]
     }
 
     fn controller_manager(&self, options: &Options) -> Vec<String> {

@@ -1,4 +1,4 @@
-//! Nodes without machines: objects that kwok keeps Ready and whose pods it runs.
+//! Nodes as objects, most of them without machines: kwok keeps these Ready and runs their pods.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -31,9 +31,15 @@ impl Cluster {
         let metadata = ObjectMeta { name: Some(name.to_owned()), labels: Some(all_labels), ..ObjectMeta::default() };
         let node = Node { metadata, ..Node::default() };
         nodes.create(&PostParams::default(), &node).await.with_context(|| format!("cannot create the node {name}"))?;
+        self.wait_for_node(name, Component::Kwok).await
+    }
+
+    /// Waits until a node is Ready, which this component sees to.
+    pub(crate) async fn wait_for_node(&self, name: &str, kubelet: Component) -> Result<()> {
+        let nodes: Api<Node> = Api::all(self.admin().await?);
         let ready = wait::await_condition(nodes, name, |node: Option<&Node>| node.is_some_and(is_ready));
         tokio::time::timeout(READY_DEADLINE, ready).await.with_context(|| {
-            let log = self.logs(Component::Kwok);
+            let log = self.logs(kubelet);
             format!("the node {name} was not Ready after {} s; see {}", READY_DEADLINE.as_secs(), log.display())
         })??;
         Ok(())

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 /// Choices for [`ControlPlane::start`](crate::ControlPlane::start); the default is what most tests want.
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a choice of its own")]
 pub struct Options {
     pub(crate) name: String,
     pub(crate) directory: Option<PathBuf>,
@@ -14,6 +15,7 @@ pub struct Options {
     pub(crate) controller_manager: bool,
     pub(crate) scheduler: bool,
     pub(crate) nodes: usize,
+    pub(crate) real_node: bool,
     pub(crate) provisioner: bool,
 }
 
@@ -30,6 +32,7 @@ impl Default for Options {
             controller_manager: true,
             scheduler: true,
             nodes: 3,
+            real_node: false,
             provisioner: true,
         }
     }
@@ -97,6 +100,15 @@ impl Options {
     #[must_use]
     pub fn nodes(mut self, nodes: usize) -> Self {
         self.nodes = nodes;
+        self
+    }
+
+    /// A real node, `node-1`, with containerd, kubelet and kube-proxy, in place of those that are only objects. It takes root;
+    /// [`real_node_unavailable`](crate::real_node_unavailable) tells whether it can be had.
+    #[must_use]
+    pub fn real_node(mut self) -> Self {
+        self.real_node = true;
+        self.nodes = 0;
         self
     }
 

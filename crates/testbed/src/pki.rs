@@ -52,8 +52,8 @@ impl Authority {
     }
 
     /// Writes `<name>.crt` and `<name>.key` for a client.
-    pub(crate) fn write_client(&self, name: &str, user: &str) -> Result<()> {
-        self.write(name, &self.client(user, None)?)
+    pub(crate) fn write_client(&self, name: &str, user: &str, group: Option<&str>) -> Result<()> {
+        self.write(name, &self.client(user, group)?)
     }
 
     /// A client certificate: Kubernetes reads the common name as the user and the organization as a group.

@@ -1,12 +1,17 @@
 //! Whether a component is ready, asked the way a kubelet would ask.
 
-use std::{fs, net::Ipv4Addr, path::Path, time::Duration};
+use std::{
+    fs,
+    net::Ipv4Addr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context, Result, ensure};
 use kube::{Client, Config};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    net::{TcpStream, UnixStream},
     time::timeout,
 };
 
@@ -16,12 +21,18 @@ const PROBE_DEADLINE: Duration = Duration::from_secs(2);
 /// One health endpoint.
 pub(crate) enum Probe {
     Http { port: u16, path: &'static str },
+    Socket { path: PathBuf },
     Https { client: Client, path: &'static str, expected: &'static str },
 }
 
 impl Probe {
     pub(crate) fn http(port: u16, path: &'static str) -> Self {
         Self::Http { port, path }
+    }
+
+    /// A socket that someone answers at.
+    pub(crate) fn socket(path: PathBuf) -> Self {
+        Self::Socket { path }
     }
 
     /// An endpoint that anyone may ask, whose certificate our authority signed, and whose answer holds this text.
@@ -36,6 +47,9 @@ impl Probe {
     pub(crate) async fn ask(&self) -> Result<()> {
         match self {
             Self::Http { port, path } => timeout(PROBE_DEADLINE, ask_plainly(*port, path)).await?,
+            Self::Socket { path } => {
+                timeout(PROBE_DEADLINE, UnixStream::connect(path)).await?.map(drop).map_err(Into::into)
+            }
             Self::Https { client, path, expected } => {
                 let request = http::Request::get(*path).body(Vec::new())?;
                 let answer = timeout(PROBE_DEADLINE, client.request_text(request)).await??;

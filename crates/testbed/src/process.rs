@@ -17,8 +17,10 @@ use std::{
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 
+/// Tells a child which directory to remove when its lifeline ends.
+pub(crate) const LIFELINE_REMOVES: &str = "CLAIMKEEPER_LIFELINE_REMOVE";
 /// How long a component may take to shut down before it is killed.
-const STOP_DEADLINE: Duration = Duration::from_secs(20);
+pub(crate) const STOP_DEADLINE: Duration = Duration::from_secs(20);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Enough to hold the reason: the components print their flags and a stack first.
 const LOG_TAIL_LINES: usize = 15;
@@ -35,13 +37,28 @@ pub enum Component {
     ControllerManager,
     /// kube-scheduler.
     Scheduler,
-    /// kwok, which plays the kubelets of all nodes.
+    /// kwok, which plays the kubelets of all nodes that are not real.
     Kwok,
+    /// The container runtime of a real node.
+    Containerd,
+    /// The kubelet of a real node.
+    Kubelet,
+    /// kube-proxy on a real node.
+    KubeProxy,
 }
 
 impl Component {
     /// All of them, in the order in which they start.
-    pub const ALL: [Self; 5] = [Self::Etcd, Self::ApiServer, Self::ControllerManager, Self::Scheduler, Self::Kwok];
+    pub const ALL: [Self; 8] = [
+        Self::Etcd,
+        Self::ApiServer,
+        Self::ControllerManager,
+        Self::Scheduler,
+        Self::Kwok,
+        Self::Containerd,
+        Self::Kubelet,
+        Self::KubeProxy,
+    ];
 
     /// The name that the component is known by, in logs and on command lines.
     #[must_use]
@@ -52,6 +69,9 @@ impl Component {
             Self::ControllerManager => "kube-controller-manager",
             Self::Scheduler => "kube-scheduler",
             Self::Kwok => "kwok",
+            Self::Containerd => "containerd",
+            Self::Kubelet => "kubelet",
+            Self::KubeProxy => "kube-proxy",
         }
     }
 }
@@ -67,8 +87,45 @@ impl fmt::Display for Component {
 pub(crate) struct Launch {
     pub(crate) component: Component,
     pub(crate) program: PathBuf,
-    pub(crate) flags: Vec<String>,
+    pub(crate) arguments: Vec<String>,
     pub(crate) directory: PathBuf,
+    pub(crate) place: Place,
+}
+
+/// Where a component runs.
+#[derive(Debug, Clone)]
+pub(crate) enum Place {
+    /// Where we run.
+    Here,
+    /// In the network of a real node, whose namespaces this process holds.
+    Network { keeper: u32 },
+    /// In all namespaces of a real node; `enter` is the program that knows the way.
+    Node { keeper: u32, enter: PathBuf },
+}
+
+impl Launch {
+    fn command(&self, pid_file: &Path) -> Command {
+        let mut command = match &self.place {
+            Place::Here => Command::new(&self.program),
+            Place::Network { keeper } => {
+                // It becomes the component, so that the process id is the component's.
+                let mut command = Command::new("nsenter");
+                command.arg(format!("--net=/proc/{keeper}/ns/net")).arg("--").arg(&self.program);
+                command
+            }
+            Place::Node { keeper, enter } => {
+                let mut command = Command::new(enter);
+                command.args(["enter", &keeper.to_string()]).arg(pid_file).arg(&self.program);
+                // Where `nft` and `mount` are, which are run by name; not every root has these in its path.
+                let path = std::env::var_os("PATH").unwrap_or_default();
+                let path = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
+                command.envs(std::env::join_paths(path).ok().map(|path| ("PATH", path)));
+                command
+            }
+        };
+        command.args(&self.arguments);
+        command
+    }
 }
 
 /// A running component.
@@ -77,21 +134,23 @@ pub(crate) struct Process {
     component: Component,
     child: Child,
     _lifeline: Option<ChildStdin>,
+    /// Whether the child stands for a component in other namespaces, whose process id only the child knows.
+    stands_for_another: bool,
     log: PathBuf,
     pid_file: PathBuf,
 }
 
 impl Process {
     pub(crate) fn start(launch: &Launch) -> Result<Self> {
-        let Launch { component, program, flags, directory } = launch;
+        let Launch { component, program, directory, place, .. } = launch;
+        let pid_file = pid_file(directory, *component);
         let log = log_file(directory, *component);
         let output = File::options().create(true).append(true).open(&log);
         let output = output.with_context(|| format!("cannot write {}", log.display()))?;
-        let mut child = Command::new(program)
-            .arg(component.name())
-            .args(flags)
+        let mut child = launch
+            .command(&pid_file)
             .env("CLAIMKEEPER_LIFELINE", "1")
-            .env("CLAIMKEEPER_LIFELINE_REMOVE", directory)
+            .env(LIFELINE_REMOVES, directory)
             // kwok would otherwise read the user's own ~/.kwok.
             .env("KWOK_WORKDIR", directory.join("kwok"))
             .env_remove("KUBECONFIG")
@@ -104,9 +163,11 @@ impl Process {
             .spawn()
             .with_context(|| format!("cannot run {} ({})", component, program.display()))?;
         let lifeline = child.stdin.take();
-        let pid_file = pid_file(directory, *component);
-        let process = Self { component: *component, child, _lifeline: lifeline, log, pid_file };
-        fs::write(&process.pid_file, process.child.id().to_string())?;
+        let stands_for_another = matches!(place, Place::Node { .. });
+        let process = Self { component: *component, child, _lifeline: lifeline, stands_for_another, log, pid_file };
+        if !stands_for_another {
+            fs::write(&process.pid_file, process.child.id().to_string())?;
+        }
         Ok(process)
     }
 
@@ -119,7 +180,9 @@ impl Process {
     }
 
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
-        kill_process(Pid::from_child(&self.child), signal)
+        let written = fs::read_to_string(&self.pid_file).ok().filter(|_| self.stands_for_another);
+        let component = written.and_then(|pid| Pid::from_raw(pid.parse().ok()?));
+        kill_process(component.unwrap_or_else(|| Pid::from_child(&self.child)), signal)
             .with_context(|| format!("cannot send {signal:?} to {}", self.component))
     }
 
@@ -145,11 +208,29 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Both fail only if the process is already gone, which is what they are for.
+        // All fail only if the process is already gone, which is what they are for.
+        if self.stands_for_another {
+            // The child ends with the component, after it has waited for it as nobody else can.
+            let _ = self.signal(Signal::KILL);
+            let _ = wait_or_kill(&mut self.child, STOP_DEADLINE);
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = fs::remove_file(&self.pid_file);
     }
+}
+
+/// Waits until a child that was asked to end has ended, and kills it if it takes too long.
+pub(crate) fn wait_or_kill(child: &mut Child, patience: Duration) -> std::io::Result<ExitStatus> {
+    let deadline = Instant::now() + patience;
+    while Instant::now() < deadline {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    }
+    child.kill()?;
+    child.wait()
 }
 
 /// Where the process id of a running component is written, for siblings and other processes.

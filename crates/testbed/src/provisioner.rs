@@ -8,8 +8,17 @@
 //!
 //! A class of one's own works too: any parameters, this provisioner's name. With the parameter `topology: node` its
 //! volumes can only be used on the node that the scheduler selected, like local disks.
+//!
+//! In a cluster with a real node all volumes are directories of that node, which pods really mount.
 
-use std::{fs::File, io::Write, path::Path, pin::pin, time::Duration};
+use std::{
+    fs::{self, File},
+    io::{ErrorKind, Write},
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    pin::pin,
+    time::Duration,
+};
 
 use anyhow::{Context, Result};
 use futures::{Stream, StreamExt, future::Either, stream};
@@ -25,6 +34,8 @@ use kube::{
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
+use crate::node::NAME as REAL_NODE;
+
 /// The provisioner's name, for classes that a test makes itself.
 pub const PROVISIONER: &str = "testbed.claimkeeper.dev/provisioner";
 
@@ -36,6 +47,34 @@ const CONCURRENCY: usize = 16;
 /// For errors that pass by themselves. Longer outages break the watch, and its return brings every object again.
 const ATTEMPTS: u32 = 5;
 const RETRY_DELAY: Duration = Duration::from_millis(500);
+
+/// Where volumes of the real node have their data.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    pub(crate) directory: PathBuf,
+}
+
+impl Disk {
+    /// Makes the directory of a volume, for whichever user its pod runs as.
+    fn make(&self, uid: &str) -> Result<PathBuf> {
+        let path = self.directory.join(uid);
+        fs::create_dir_all(&path)
+            .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(0o777)))
+            .with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(path)
+    }
+
+    fn remove(&self, volume: &PersistentVolume) -> Result<()> {
+        let path = volume.spec.as_ref().and_then(|spec| Some(Path::new(&spec.local.as_ref()?.path)));
+        let Some(path) = path.filter(|path| path.starts_with(&self.directory)) else { return Ok(()) };
+        match fs::remove_dir_all(path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("cannot remove {}", path.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
 
 /// Creates `testbed-immediate` and `testbed-wait`, whose volumes go with their claims, and the same with `-retain`.
 pub(crate) async fn create_classes(client: &Client) -> Result<()> {
@@ -59,7 +98,8 @@ pub(crate) async fn create_classes(client: &Client) -> Result<()> {
 }
 
 /// Makes and removes volumes until it is aborted; what goes wrong is written to the log.
-pub(crate) async fn run(client: Client, mut log: File) {
+pub(crate) async fn run(client: Client, disk: Option<Disk>, mut log: File) {
+    let disk = disk.as_ref();
     let claims = watch(Api::<PersistentVolumeClaim>::all(client.clone())).map(|claim| claim.map(Either::Left));
     let volumes = watch(Api::<PersistentVolume>::all(client.clone())).map(|volume| volume.map(Either::Right));
     let work = stream::select(claims, volumes)
@@ -67,8 +107,8 @@ pub(crate) async fn run(client: Client, mut log: File) {
             let client = client.clone();
             async move {
                 match object {
-                    Ok(Either::Left(claim)) => retry(|| provision(&client, &claim)).await,
-                    Ok(Either::Right(volume)) => retry(|| remove(&client, &volume)).await,
+                    Ok(Either::Left(claim)) => retry(|| provision(&client, disk, &claim)).await,
+                    Ok(Either::Right(volume)) => retry(|| remove(&client, disk, &volume)).await,
                     Err(error) => Err(error.into()),
                 }
             }
@@ -106,7 +146,7 @@ async fn retry<F: Future<Output = Result<()>>>(action: impl Fn() -> F) -> Result
     action().await
 }
 
-async fn provision(client: &Client, claim: &PersistentVolumeClaim) -> Result<()> {
+async fn provision(client: &Client, disk: Option<&Disk>, claim: &PersistentVolumeClaim) -> Result<()> {
     let spec = claim.spec.as_ref();
     let is_ours = claim.annotations().get(STORAGE_PROVISIONER).is_some_and(|provisioner| provisioner == PROVISIONER);
     let is_bound = spec.is_some_and(|spec| spec.volume_name.is_some());
@@ -120,7 +160,7 @@ async fn provision(client: &Client, claim: &PersistentVolumeClaim) -> Result<()>
     if class.volume_binding_mode.as_deref() == Some(WAIT) && node.is_none() {
         return Ok(());
     }
-    let volume = volume_for(claim, &class, node.map(String::as_str))?;
+    let volume = volume_for(claim, &class, node.map(String::as_str), disk)?;
     match Api::all(client.clone()).create(&PostParams::default(), &volume).await {
         // The name is made of the claim's uid: whoever created it did so for this claim.
         Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
@@ -128,7 +168,12 @@ async fn provision(client: &Client, claim: &PersistentVolumeClaim) -> Result<()>
     }
 }
 
-fn volume_for(claim: &PersistentVolumeClaim, class: &StorageClass, node: Option<&str>) -> Result<PersistentVolume> {
+fn volume_for(
+    claim: &PersistentVolumeClaim,
+    class: &StorageClass,
+    node: Option<&str>,
+    disk: Option<&Disk>,
+) -> Result<PersistentVolume> {
     let uid = claim.uid().context("a claim without uid")?;
     let spec = claim.spec.clone().unwrap_or_default();
     let requests = spec.resources.and_then(|resources| resources.requests).unwrap_or_default();
@@ -153,8 +198,11 @@ fn volume_for(claim: &PersistentVolumeClaim, class: &StorageClass, node: Option<
     });
     let is_local =
         class.parameters.as_ref().is_some_and(|p| p.get("topology").is_some_and(|topology| topology == "node"));
-    let path = format!("/testbed/{uid}");
-    match node.filter(|_| is_local) {
+    let (path, node) = match disk {
+        Some(disk) => (disk.make(&uid)?, Some(REAL_NODE)),
+        None => (PathBuf::from(format!("/testbed/{uid}")), node.filter(|_| is_local)),
+    };
+    match node {
         Some(node) => {
             let on_node = json!({ "key": "kubernetes.io/hostname", "operator": "In", "values": [node] });
             volume["spec"]["local"] = json!({ "path": path });
@@ -167,13 +215,16 @@ fn volume_for(claim: &PersistentVolumeClaim, class: &StorageClass, node: Option<
     Ok(serde_json::from_value(volume)?)
 }
 
-async fn remove(client: &Client, volume: &PersistentVolume) -> Result<()> {
+async fn remove(client: &Client, disk: Option<&Disk>, volume: &PersistentVolume) -> Result<()> {
     let is_ours = volume.annotations().get(PROVISIONED_BY).is_some_and(|provisioner| provisioner == PROVISIONER);
     let is_released = volume.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Released"));
     let policy = volume.spec.as_ref().and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref());
     let (true, true, Some("Delete"), None) = (is_ours, is_released, policy, &volume.metadata.deletion_timestamp) else {
         return Ok(());
     };
+    if let Some(disk) = disk {
+        disk.remove(volume)?;
+    }
     // Not a volume that someone released from its claim and that is in use again.
     let preconditions = Preconditions { uid: volume.uid(), resource_version: volume.resource_version() };
     let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
