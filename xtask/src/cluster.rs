@@ -10,6 +10,8 @@
 //! ```
 
 use std::{
+    env,
+    ffi::OsString,
     fmt::Write as _,
     fs::{self, File, TryLockError},
     io::{Read, Write},
@@ -19,10 +21,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use rustix::process::{Pid, Signal, kill_process, setsid};
-use testbed::{Binaries, Cluster, Component, ControlPlane, Options, cache_directory};
+use testbed::{BUSYBOX, Binaries, Cluster, Component, ControlPlane, Options, cache_directory};
 use tokio::{
     signal::unix::{SignalKind, signal},
     time::sleep,
@@ -43,7 +45,17 @@ pub(crate) struct Arguments {
 #[derive(Subcommand)]
 enum Action {
     /// Start the cluster, unless it runs, and print how to reach it (try `eval "$(cargo xtask cluster up)"`)
-    Up,
+    Up {
+        /// With a real node, on which pods really run: containerd, kubelet and kube-proxy (takes root)
+        #[arg(long)]
+        node: bool,
+    },
+    /// Open a shell (or run a command) on the real node: in its network, with its mounts and processes, KUBECONFIG set
+    Enter {
+        /// What to run instead of a shell
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<OsString>,
+    },
     /// Stop the cluster and remove its data
     Down,
     /// Tell which components run and how much memory they take
@@ -59,7 +71,10 @@ enum Action {
     },
     /// Own the cluster until SIGTERM; `up` starts this in the background
     #[command(hide = true)]
-    Hold,
+    Hold {
+        #[arg(long)]
+        node: bool,
+    },
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -69,6 +84,9 @@ enum LogName {
     KubeControllerManager,
     KubeScheduler,
     Kwok,
+    Containerd,
+    Kubelet,
+    KubeProxy,
 }
 
 impl From<LogName> for Component {
@@ -79,6 +97,9 @@ impl From<LogName> for Component {
             LogName::KubeControllerManager => Self::ControllerManager,
             LogName::KubeScheduler => Self::Scheduler,
             LogName::Kwok => Self::Kwok,
+            LogName::Containerd => Self::Containerd,
+            LogName::Kubelet => Self::Kubelet,
+            LogName::KubeProxy => Self::KubeProxy,
         }
     }
 }
@@ -86,7 +107,8 @@ impl From<LogName> for Component {
 pub(crate) async fn run(arguments: Arguments) -> Result<()> {
     let place = Place::find()?;
     match arguments.action {
-        Action::Up => up(&place).await,
+        Action::Up { node } => up(&place, node).await,
+        Action::Enter { command } => enter(&place.running()?, command),
         Action::Down => down(&place).await,
         Action::Status => status(&place),
         Action::Kubeconfig => {
@@ -94,7 +116,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<()> {
             Ok(())
         }
         Action::Logs { component, follow } => logs(&place.running()?, component.map(Into::into), follow),
-        Action::Hold => hold(&place).await,
+        Action::Hold { node } => hold(&place, node).await,
     }
 }
 
@@ -151,7 +173,7 @@ impl Place {
     }
 }
 
-async fn up(place: &Place) -> Result<()> {
+async fn up(place: &Place, node: bool) -> Result<()> {
     let started = Instant::now();
     let mut deadline = started + UP_DEADLINE;
     let mut holder: Option<Child> = None;
@@ -166,8 +188,12 @@ async fn up(place: &Place) -> Result<()> {
             (None, None) => {
                 // Here and not in the holder, because a build of minutes has to be seen.
                 tokio::task::spawn_blocking(Binaries::get).await??;
-                eprintln!("starting etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kwok …");
-                holder = Some(start_holder(place)?);
+                if node {
+                    ensure_node_is_possible().await?;
+                }
+                let nodes = if node { "containerd, kubelet and kube-proxy" } else { "kwok" };
+                eprintln!("starting etcd, kube-apiserver, kube-controller-manager, kube-scheduler, {nodes} …");
+                holder = Some(start_holder(place, node)?);
                 deadline = Instant::now() + UP_DEADLINE;
             }
             (None, Some(holder)) => {
@@ -181,18 +207,31 @@ async fn up(place: &Place) -> Result<()> {
         }
         sleep(POLL_INTERVAL).await;
     };
+    ensure!(
+        !node || cluster.keeper().is_some(),
+        "the cluster that runs has no real node: stop it first with `cargo xtask cluster down`"
+    );
     let state = if holder.is_some() { format!("ready after {} s", started.elapsed().as_secs()) } else { "up".into() };
     eprintln!("the cluster is {state}: {}; stop it with `cargo xtask cluster down`", cluster.url());
     eprintln!("kubectl and helm are in {}\n", cluster.directory().join("bin").display());
+    if node {
+        eprintln!("a shell on the node: `cargo xtask cluster enter`; an image that is there: {BUSYBOX}\n");
+    }
     println!("export KUBECONFIG={}", quoted(&cluster.admin_kubeconfig().display().to_string()));
     println!("export PATH={}:\"$PATH\"", quoted(&cluster.directory().join("bin").display().to_string()));
     Ok(())
 }
 
-fn start_holder(place: &Place) -> Result<Child> {
+/// Here and not in the holder, because building containerd and installing packages has to be seen.
+async fn ensure_node_is_possible() -> Result<()> {
+    testbed::real_node_unavailable().await.map_or(Ok(()), |reason| Err(anyhow!(reason)))
+}
+
+fn start_holder(place: &Place, node: bool) -> Result<Child> {
     let log = File::create(place.holder_log())?;
-    Command::new(std::env::current_exe()?)
+    Command::new(env::current_exe()?)
         .args(["cluster", "hold"])
+        .args(node.then_some("--node"))
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
@@ -206,7 +245,7 @@ async fn answers(cluster: &Cluster) -> bool {
     tokio::time::timeout(ANSWER_DEADLINE, client.apiserver_version()).await.is_ok_and(|answer| answer.is_ok())
 }
 
-async fn hold(place: &Place) -> Result<()> {
+async fn hold(place: &Place, node: bool) -> Result<()> {
     // Out of the terminal's session: closing it must not end the cluster. Fails only for one that already is.
     let _ = setsid();
     let mut interrupted = signal(SignalKind::interrupt())?;
@@ -214,7 +253,8 @@ async fn hold(place: &Place) -> Result<()> {
     let _lock = take_lock(place).await?;
     remove_old_runs(place)?;
     let directory = place.run_directory(std::process::id());
-    let starting = ControlPlane::start(Options::default().name("cluster").directory(&directory));
+    let options = Options::default().name("cluster").directory(&directory);
+    let starting = ControlPlane::start(if node { options.real_node() } else { options });
     let control_plane = tokio::select! {
         outcome = starting => outcome?,
         _ = interrupted.recv() => return Ok(()),
@@ -276,7 +316,7 @@ async fn down(place: &Place) -> Result<()> {
 fn status(place: &Place) -> Result<()> {
     let cluster = place.running()?;
     let mut text = format!("{:<25} {:>8} {:>10}\n", "COMPONENT", "PID", "MEMORY");
-    for component in Component::ALL {
+    for component in components(&cluster) {
         match cluster.pid(component) {
             Some(pid) => writeln!(text, "{:<25} {pid:>8} {:>10}", component.name(), resident_memory(pid))?,
             None => writeln!(text, "{:<25} {:>8} {:>10}", component.name(), "stopped", "-")?,
@@ -287,6 +327,11 @@ fn status(place: &Place) -> Result<()> {
     writeln!(text, "directory    {}", cluster.directory().display())?;
     print_all(&text);
     Ok(())
+}
+
+/// Those that this cluster was made with.
+fn components(cluster: &Cluster) -> impl Iterator<Item = Component> {
+    Component::ALL.into_iter().filter(|component| cluster.logs(*component).exists())
 }
 
 /// Like `print!`, but a reader that has seen enough (`| head`) is no reason to panic.
@@ -301,9 +346,25 @@ fn resident_memory(pid: u32) -> String {
     kilobytes.map_or_else(|| "gone".into(), |kilobytes: u64| format!("{} MiB", kilobytes / 1024))
 }
 
+fn enter(cluster: &Cluster, command: Vec<OsString>) -> Result<()> {
+    let keeper =
+        cluster.keeper().context("the cluster has no real node: start one with `cargo xtask cluster up --node`")?;
+    let shell = || vec![env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into())];
+    let path = env::var_os("PATH").unwrap_or_default();
+    let path = env::join_paths([cluster.directory().join("bin")].into_iter().chain(env::split_paths(&path)))?;
+    let mut nsenter = Command::new("nsenter");
+    nsenter
+        .args(["--target", &keeper.to_string(), "--net", "--mount", "--pid", "--"])
+        .args(if command.is_empty() { shell() } else { command })
+        .env("KUBECONFIG", cluster.admin_kubeconfig())
+        .env("PATH", path);
+    // Returns only if it fails.
+    Err(nsenter.exec()).context("cannot run `nsenter`")
+}
+
 fn logs(cluster: &Cluster, component: Option<Component>, follow: bool) -> Result<()> {
     let Some(component) = component else {
-        for component in Component::ALL {
+        for component in components(cluster) {
             print_all(&format!("{:<25} {}\n", component.name(), cluster.logs(component).display()));
         }
         return Ok(());

@@ -10,7 +10,10 @@ use anyhow::{Context, Result, bail, ensure};
 use tokio::sync::OnceCell;
 
 use super::keeper;
-use crate::{binaries::Binaries, progress::Progress};
+use crate::{
+    binaries::{Binaries, NodeBinaries},
+    progress::Progress,
+};
 
 const INSTALL_PACKAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/node/install-packages");
 /// Where Debian puts CNI plugins, and where most others do.
@@ -30,7 +33,7 @@ static POSSIBLE: OnceCell<Result<(), String>> = OnceCell::const_new();
 
 /// Why no real node can run on this machine, if so. A test that needs one prints this and returns.
 ///
-/// Installs missing packages and tries the kernel out, so the first call takes its time.
+/// Installs missing packages, builds what is to be built and tries the kernel out, so the first call takes its time.
 pub async fn real_node_unavailable() -> Option<String> {
     ensure_possible().await.err().map(|error| format!("{error:#}"))
 }
@@ -46,7 +49,8 @@ async fn check() -> Result<()> {
         rustix::process::geteuid().is_root(),
         "it takes root, for namespaces, mounts and control groups: run this as root"
     );
-    let binaries = tokio::task::spawn_blocking(|| install_packages().and_then(|()| Binaries::get())).await??;
+    let programs = || install_packages().and_then(|()| Ok((Binaries::get()?, NodeBinaries::get()?)));
+    let (binaries, _) = tokio::task::spawn_blocking(programs).await??;
     keeper::try_out(&binaries).await
 }
 
