@@ -1,11 +1,10 @@
 // Command controlplane is a Kubernetes control plane in one file: etcd, kube-apiserver, kube-controller-manager,
-// kube-scheduler, kwok and kubectl, and the kubelet and kube-proxy of a real node, chosen by the first argument.
+// kube-scheduler, kwok and kubectl, chosen by the first argument.
 //
-// One binary instead of many because they share almost all of their code: it links once and takes a fraction of the disk.
+// One binary instead of five because they share almost all of their code: it links once and takes a fifth of the disk.
 package main
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"slices"
@@ -20,9 +19,7 @@ import (
 	kubectl "k8s.io/kubectl/pkg/cmd"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
-	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
-	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
 var components = map[string]func(){
@@ -33,8 +30,6 @@ var components = map[string]func(){
 	"kube-controller-manager": func() { run(controllermanager.NewControllerManagerCommand()) },
 	"kube-scheduler":          func() { run(scheduler.NewSchedulerCommand()) },
 	"kubectl":                 func() { run(kubectl.NewDefaultKubectlCommand()) },
-	"kubelet":                 func() { run(kubelet.NewKubeletCommand(context.Background())) },
-	"kube-proxy":              func() { run(proxy.NewProxyCommand()) },
 	"kwok":                    kwok,
 	"leash":                   leash,
 	"user-certificate":        userCertificate,

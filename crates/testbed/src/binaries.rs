@@ -6,10 +6,11 @@
 //!
 //! ```text
 //! $CLAIMKEEPER_CACHE (or $XDG_CACHE_HOME/claimkeeper, or ~/.cache/claimkeeper)
-//!   binaries/<hash>/controlplane     etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok, kubectl, kubelet, …
+//!   binaries/<hash>/controlplane     etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok, kubectl
 //!   binaries/<hash>/helm
 //!   binaries/lock                    held while building: two processes never build the same thing at once
-//!   node-binaries/<hash>/containerd  and its shim and ctr; only for clusters with a real node
+//!   kubelet-binaries/<hash>/kubelet  and kube-proxy in the same file; only for clusters with a real node
+//!   node-binaries/<hash>/containerd  and its shim and ctr; likewise
 //! ```
 
 use std::{
@@ -56,7 +57,15 @@ const CONTROL_PLANE: Module = Module {
     step: "building the Kubernetes control plane (once, about 6 minutes on two cores)",
 };
 /// Apart from the control plane, because most tests need no node and should not wait for one.
-const NODE: Module = Module {
+const KUBELET: Module = Module {
+    sources: CONTROL_PLANE.sources,
+    builds: "kubelet-binaries",
+    packages: &["./kubelet"],
+    programs: &["kubelet"],
+    step: "building kubelet and kube-proxy (once, about a minute after the control plane)",
+};
+/// A module of its own, so that containerd gets the versions that it was released with.
+const CONTAINERD: Module = Module {
     sources: concat!(env!("CARGO_MANIFEST_DIR"), "/node"),
     builds: "node-binaries",
     packages: &["tool"],
@@ -156,25 +165,31 @@ impl Binaries {
     }
 }
 
-/// containerd, its shim and its client.
+/// What a real node runs: kubelet, kube-proxy, containerd, its shim and its client.
 #[derive(Debug, Clone)]
 pub(crate) struct NodeBinaries {
-    directory: PathBuf,
+    kubelet: PathBuf,
+    containerd: PathBuf,
 }
 
 impl NodeBinaries {
     /// Like [`Binaries::get`].
     pub(crate) fn get() -> Result<Self> {
-        Ok(Self { directory: NODE.get()? })
+        Ok(Self { kubelet: KUBELET.get()?, containerd: CONTAINERD.get()? })
+    }
+
+    /// kubelet and kube-proxy; the first argument chooses.
+    pub(crate) fn kubelet(&self) -> PathBuf {
+        self.kubelet.join("kubelet")
     }
 
     /// It looks for its shim in the directory it is in.
     pub(crate) fn containerd(&self) -> PathBuf {
-        self.directory.join("containerd")
+        self.containerd.join("containerd")
     }
 
     pub(crate) fn ctr(&self) -> PathBuf {
-        self.directory.join("ctr")
+        self.containerd.join("ctr")
     }
 }
 
@@ -234,15 +249,17 @@ fn version(platform: &str) -> Option<(u32, u32)> {
 }
 
 fn fingerprint(sources: &Path, packages: &[&str], go: &Go) -> Result<String> {
-    let mut files = fs::read_dir(sources)
-        .and_then(Iterator::collect::<std::io::Result<Vec<_>>>)
-        .with_context(|| format!("cannot read the sources in {}", sources.display()))?
-        .into_iter()
-        .map(|entry| entry.path())
-        .filter(|path| {
+    // The packages named by a path are in directories of their own below the module's.
+    let directories = packages.iter().filter(|package| package.starts_with("./")).map(|package| sources.join(package));
+    let mut files = Vec::new();
+    for directory in std::iter::once(sources.to_owned()).chain(directories) {
+        let entries = fs::read_dir(&directory).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
+        let entries = entries.with_context(|| format!("cannot read the sources in {}", directory.display()))?;
+        let is_source = |path: &PathBuf| {
             path.extension().is_some_and(|extension| ["go", "mod", "sum"].map(OsStr::new).contains(&extension))
-        })
-        .collect::<Vec<_>>();
+        };
+        files.extend(entries.into_iter().map(|entry| entry.path()).filter(is_source));
+    }
     files.sort();
     let mut hash = Sha256::new();
     hash.update(format!("{} {BUILD_FLAGS:?} {packages:?}", go.platform));
@@ -337,6 +354,20 @@ mod tests {
             let go = fake_go(answer);
             assert!(Go::find(go.path().as_os_str()).is_ok(), "{answer}");
         }
+    }
+
+    #[test]
+    fn the_sources_of_a_package_below_count_for_that_package_only() {
+        let sources = tempfile::tempdir().unwrap();
+        let go = Go { program: "go".into(), platform: "go1.26.1 linux amd64".into() };
+        let below = sources.path().join("kubelet");
+        fs::create_dir(&below).unwrap();
+        let fingerprints = || [".", "./kubelet"].map(|package| fingerprint(sources.path(), &[package], &go).unwrap());
+        let before = fingerprints();
+        fs::write(below.join("main.go"), "package main").unwrap();
+        let after = fingerprints();
+        assert_eq!(before[0], after[0]);
+        assert_ne!(before[1], after[1]);
     }
 
     #[test]

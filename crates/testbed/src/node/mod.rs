@@ -86,8 +86,8 @@ impl RealNode {
         let proxy = vec!["kube-proxy".into(), format!("--config={}", file("node/kube-proxy.json"))];
         vec![
             launch(Component::Containerd, self.binaries.containerd(), containerd),
-            launch(Component::Kubelet, binaries.controlplane(), kubelet),
-            launch(Component::KubeProxy, binaries.controlplane(), proxy),
+            launch(Component::Kubelet, self.binaries.kubelet(), kubelet),
+            launch(Component::KubeProxy, self.binaries.kubelet(), proxy),
         ]
     }
 }
