@@ -187,10 +187,10 @@ async fn up(place: &Place, node: bool) -> Result<()> {
             (Some(_), _) => {}
             (None, None) => {
                 // Here and not in the holder, because a build of minutes has to be seen.
-                tokio::task::spawn_blocking(Binaries::get).await??;
                 if node {
                     ensure_node_is_possible().await?;
                 }
+                tokio::task::spawn_blocking(Binaries::get).await??;
                 let nodes = if node { "containerd, kubelet and kube-proxy" } else { "kwok" };
                 eprintln!("starting etcd, kube-apiserver, kube-controller-manager, kube-scheduler, {nodes} …");
                 holder = Some(start_holder(place, node)?);

@@ -1,10 +1,13 @@
-//! `cargo xtask demo`: a real control plane, the real operator, and each feature at work.
+//! `cargo xtask demo`: a real cluster, the real operator, and each feature at work.
+//!
+//! Where the machine allows it there is a real node, the operator runs on it as a pod, and pods write real files. Elsewhere
+//! nodes are objects, the operator is a process of this machine, and the demo says so.
 
 use std::{fs, path::Path, process::Output, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
-use testbed::{Cluster, ControlPlane, Leash, Options, within};
+use testbed::{BUSYBOX, Cluster, ControlPlane, Image, Leash, Options, within};
 
 use crate::build::{self, Profile};
 
@@ -17,12 +20,16 @@ pub(crate) struct Arguments {
 
 const HOME: &str = "claimkeeper";
 const SHOP: &str = "shop";
+const OPERATOR_IMAGE: &str = "docker.io/claimkeeper/claimkeeper:demo";
 
 /// The part of the pod that matters, as a person would write it.
 const ASKED_FOR: &str = "  $ kubectl apply -f web.yaml
     kind: Pod
     metadata: {name: web}
     spec:
+      containers:
+        - command: [sh, -c, \"echo 'written by the pod web' > /scratch/note; …\"]
+          volumeMounts: [{name: scratch, mountPath: /scratch}]
       volumes:
         - name: scratch
           ephemeral: {volumeClaimTemplate: {spec: {storageClassName: testbed-wait, …, storage: 1Gi}}}
@@ -46,17 +53,24 @@ async fn show(keep: bool) -> Result<()> {
     title("Claimkeeper");
     step("Building the operator");
     let operator = tokio::task::spawn_blocking(|| build::claimkeeper(Profile::Dev)).await??;
-    step("Starting Kubernetes: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, three nodes");
-    let control_plane = ControlPlane::start(Options::default().name("demo")).await?;
-    let stage = Stage { cluster: control_plane.cluster() };
+    let unavailable = testbed::real_node_unavailable().await;
+    let options = Options::default().name("demo");
+    let (nodes, options) = match unavailable {
+        None => ("a real node with containerd, kubelet and kube-proxy", options.real_node()),
+        Some(_) => ("three nodes without machines", options),
+    };
+    step(&format!("Starting Kubernetes: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, {nodes}"));
+    if let Some(reason) = &unavailable {
+        done(&format!("{reason}; so pods are only said to run"));
+    }
+    let control_plane = ControlPlane::start(options).await?;
+    let stage = Stage { cluster: control_plane.cluster(), has_real_node: unavailable.is_none() };
     done(&stage.kubernetes_version().await?);
 
     step("Installing the chart: a ServiceAccount that may do what the features need, and nothing else");
     let values = json!({"features": ["ephemeral"]});
     let kubeconfig = stage.cluster.install_chart(HOME, HOME, &values).await?;
-    step("Starting claimkeeper as that ServiceAccount");
     let claimkeeper = stage.start(&operator, &kubeconfig).await?;
-    done(&format!("process {}, log in {}", claimkeeper.pid(), claimkeeper.log().display()));
 
     stage.ephemeral().await?;
 
@@ -74,6 +88,13 @@ async fn show(keep: bool) -> Result<()> {
 
 struct Stage {
     cluster: Cluster,
+    has_real_node: bool,
+}
+
+/// The operator at work.
+enum Operator {
+    Pod,
+    Process(Leash),
 }
 
 impl Stage {
@@ -82,7 +103,28 @@ impl Stage {
         Ok(format!("Kubernetes {} at {}", version.git_version, self.cluster.url()))
     }
 
-    async fn start(&self, operator: &Path, kubeconfig: &Path) -> Result<Leash> {
+    async fn start(&self, operator: &Path, kubeconfig: &Path) -> Result<Operator> {
+        if self.has_real_node {
+            step("Making an image of claimkeeper and starting it as a pod of that ServiceAccount");
+            self.start_pod(operator).await?;
+            done("pod claimkeeper/claimkeeper is Ready");
+            return Ok(Operator::Pod);
+        }
+        step("Starting claimkeeper as that ServiceAccount");
+        let leash = self.start_process(operator, kubeconfig).await?;
+        done(&format!("process {}, log in {}", leash.pid(), leash.log().display()));
+        Ok(Operator::Process(leash))
+    }
+
+    async fn start_pod(&self, operator: &Path) -> Result<()> {
+        let image = Image::of_program(OPERATOR_IMAGE, operator)?;
+        self.cluster.import_image(&image).await?;
+        self.apply(&operator_pod()).await?;
+        let ready = "jsonpath={.status.conditions[?(@.type=='Ready')].status}";
+        self.until("claimkeeper to be Ready", &["get", "pod", HOME, "--namespace", HOME, "-o", ready], "True").await
+    }
+
+    async fn start_process(&self, operator: &Path, kubeconfig: &Path) -> Result<Leash> {
         let directory = self.cluster.directory();
         let config = directory.join("claimkeeper.yaml");
         fs::write(&config, "features: [ephemeral]\nadmin: {listen: '127.0.0.1:0'}\nlog: {format: text}\n")?;
@@ -113,6 +155,10 @@ impl Stage {
              SIZE:.status.capacity.storage,OWNER:.metadata.ownerReferences[0].kind,OF:.metadata.ownerReferences[0].name",
         ])
         .await?;
+        if self.has_real_node {
+            self.until("the file", &["exec", "web", "--", "ls", "/scratch"], "note").await?;
+            self.present(&["exec", "web", "--", "cat", "/scratch/note"]).await?;
+        }
 
         title("ephemeral: a claim of that name is somebody else's, so it is left alone and the pod's owner is told");
         self.apply(&foreign_claim("api-scratch")).await?;
@@ -140,12 +186,15 @@ impl Stage {
         self.present(&["get", "pvc", "-o", "custom-columns=CLAIM:.metadata.name,STATUS:.status.phase"]).await
     }
 
-    fn say_how_to_reach_it(&self, claimkeeper: &Leash) {
+    fn say_how_to_reach_it(&self, claimkeeper: &Operator) {
         title("It keeps running until you press Ctrl-C");
         let directory = self.cluster.directory().display();
         println!("  export KUBECONFIG={} PATH={directory}/bin:$PATH", self.cluster.admin_kubeconfig().display());
         println!("  kubectl --namespace {SHOP} get pods,pvc,events");
-        println!("  tail -f {}", claimkeeper.log().display());
+        match claimkeeper {
+            Operator::Pod => println!("  kubectl --namespace {HOME} logs --follow {HOME}"),
+            Operator::Process(leash) => println!("  tail -f {}", leash.log().display()),
+        }
     }
 
     /// Runs a command in the demo's namespace and shows both, as a person would see them.
@@ -174,7 +223,8 @@ impl Stage {
     async fn apply(&self, manifest: &serde_json::Value) -> Result<()> {
         let file = self.cluster.directory().join("manifest.json");
         fs::write(&file, manifest.to_string())?;
-        self.kubectl(&["apply", "-f", path(&file)?]).await?;
+        let namespace = manifest["metadata"]["namespace"].as_str().unwrap_or(SHOP);
+        self.kubectl(&["apply", "--namespace", namespace, "-f", path(&file)?]).await?;
         Ok(())
     }
 
@@ -196,11 +246,27 @@ fn pod(name: &str) -> serde_json::Value {
     json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
         "spec": {
+            // A shell that is the first process of its container ignores SIGTERM.
+            "terminationGracePeriodSeconds": 0,
             "containers": [{
-                "name": "main", "image": "registry.example/main",
+                "name": "main", "image": BUSYBOX,
+                "command": ["sh", "-c", format!("echo 'written by the pod {name}' > /scratch/note; sleep 1000000")],
                 "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
             }],
             "volumes": [{"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": claim_spec()}}}],
+        },
+    })
+}
+
+fn operator_pod() -> serde_json::Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": HOME, "namespace": HOME},
+        "spec": {
+            "serviceAccountName": HOME,
+            "containers": [{
+                "name": "claimkeeper", "image": OPERATOR_IMAGE, "args": ["run", "--features", "ephemeral"],
+                "readinessProbe": {"httpGet": {"path": "/readyz", "port": 8080}, "periodSeconds": 1},
+            }],
         },
     })
 }

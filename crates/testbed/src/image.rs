@@ -98,38 +98,39 @@ impl Image {
     /// Writes the image as an OCI archive.
     pub fn write_archive(&self, path: &Path) -> Result<()> {
         let layer = self.layer().with_context(|| format!("cannot make the image {}", self.name))?;
+        let layer = Blob::new(LAYER, layer);
         let config = json!({
             "architecture": architecture(),
             "os": "linux",
             "config": { "Entrypoint": self.entrypoint, "Env": ["PATH=/usr/bin:/bin"] },
-            "rootfs": { "type": "layers", "diff_ids": [digest(&layer)] },
+            "rootfs": { "type": "layers", "diff_ids": [layer.digest] },
         });
-        let config = config.to_string().into_bytes();
+        let config = Blob::new(CONFIG, config.to_string().into_bytes());
         let manifest = json!({
             "schemaVersion": 2,
             "mediaType": MANIFEST,
-            "config": descriptor(CONFIG, &config),
-            "layers": [descriptor(LAYER, &layer)],
+            "config": config.descriptor(),
+            "layers": [layer.descriptor()],
         });
-        let manifest = manifest.to_string().into_bytes();
-        let mut entry = descriptor(MANIFEST, &manifest);
+        let manifest = Blob::new(MANIFEST, manifest.to_string().into_bytes());
+        let mut entry = manifest.descriptor();
         entry["annotations"] = json!({ "io.containerd.image.name": self.name });
-        let index = json!({ "schemaVersion": 2, "manifests": [entry] }).to_string().into_bytes();
+        let index = json!({ "schemaVersion": 2, "manifests": [entry] }).to_string();
 
         let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
         let mut archive = Builder::new(file);
         append(&mut archive, Path::new("oci-layout"), br#"{"imageLayoutVersion":"1.0.0"}"#, 0o644)?;
-        append(&mut archive, Path::new("index.json"), &index, 0o644)?;
-        for blob in [&config, &manifest, &layer] {
-            let name = digest(blob).replace(':', "/");
-            append(&mut archive, &Path::new("blobs").join(name), blob, 0o644)?;
+        append(&mut archive, Path::new("index.json"), index.as_bytes(), 0o644)?;
+        for blob in [config, manifest, layer] {
+            let name = Path::new("blobs").join(blob.digest.replace(':', "/"));
+            append(&mut archive, &name, &blob.content, 0o644)?;
         }
         archive.into_inner()?.flush().with_context(|| format!("cannot write {}", path.display()))
     }
 
     fn layer(&self) -> Result<Vec<u8>> {
         let mut layer = Builder::new(Vec::new());
-        // Programs expect a place for temporary files, and mounts need a directory to be on only if it is not made for them.
+        // Programs expect a place for temporary files.
         let mut header = Header::new_gnu();
         header.set_entry_type(EntryType::Directory);
         header.set_mode(0o1777);
@@ -161,12 +162,22 @@ fn append(archive: &mut Builder<impl Write>, path: &Path, content: &[u8], mode: 
     archive.append_data(&mut header, path, content).with_context(|| format!("cannot add {}", path.display()))
 }
 
-fn digest(blob: &[u8]) -> String {
-    format!("sha256:{:x}", Sha256::digest(blob))
+/// A part of an image, known by its hash.
+struct Blob {
+    media_type: &'static str,
+    content: Vec<u8>,
+    digest: String,
 }
 
-fn descriptor(media_type: &str, blob: &[u8]) -> Value {
-    json!({ "mediaType": media_type, "digest": digest(blob), "size": blob.len() })
+impl Blob {
+    fn new(media_type: &'static str, content: Vec<u8>) -> Self {
+        let digest = format!("sha256:{:x}", Sha256::digest(&content));
+        Self { media_type, content, digest }
+    }
+
+    fn descriptor(&self) -> Value {
+        json!({ "mediaType": self.media_type, "digest": self.digest, "size": self.content.len() })
+    }
 }
 
 /// In the words of Go, which OCI images use.

@@ -21,7 +21,10 @@
 //! # }
 //! ```
 //!
-//! The programs are built from the Go module in `controlplane/` when they are first needed ([`Binaries`]).
+//! Where pods have to run for real, [`Options::real_node`] adds a node with containerd, kubelet and kube-proxy in namespaces of its
+//! own, on machines that allow it ([`real_node_unavailable`]); its images are made of files ([`Image`]).
+//!
+//! The programs are built from the Go modules in `controlplane/` and `node/` when they are first needed ([`Binaries`]).
 
 mod audit;
 mod binaries;
