@@ -14,9 +14,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
+/// Freezing takes microseconds, unless the machine is very busy.
+const PAUSE_DEADLINE: Duration = Duration::from_secs(5);
 /// How long a component may take to shut down before it is killed.
 const STOP_DEADLINE: Duration = Duration::from_secs(20);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -123,6 +125,19 @@ impl Process {
             .with_context(|| format!("cannot send {signal:?} to {}", self.component))
     }
 
+    /// Freezes the component, and returns when none of its threads runs any more: the signal alone only asks for that.
+    pub(crate) fn pause(&self) -> Result<()> {
+        self.signal(Signal::STOP)?;
+        let deadline = Instant::now() + PAUSE_DEADLINE;
+        while Instant::now() < deadline {
+            if threads_are_stopped(self.child.id()) {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        bail!("{} did not stop within {} s of SIGSTOP", self.component, PAUSE_DEADLINE.as_secs())
+    }
+
     /// Asks the component to shut down and waits until it has, killing it when it takes too long.
     pub(crate) async fn stop(mut self) -> Result<()> {
         self.signal(Signal::TERM)?;
@@ -199,4 +214,12 @@ impl fmt::Display for ComponentFailed {
         let Self { component, outcome, last_lines } = self;
         write!(formatter, "{component} {outcome}; the last lines of its log:\n{last_lines}")
     }
+}
+
+fn threads_are_stopped(pid: u32) -> bool {
+    let stopped = |thread: fs::DirEntry| {
+        // A thread that has ended meanwhile does not run either.
+        fs::read_to_string(thread.path().join("stat")).map_or(true, |stat| stat.contains(") T "))
+    };
+    fs::read_dir(format!("/proc/{pid}/task")).is_ok_and(|threads| threads.flatten().all(stopped))
 }
