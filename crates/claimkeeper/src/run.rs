@@ -63,7 +63,7 @@ async fn operate(config: Config, kubeconfig: Option<&Path>) -> anyhow::Result<()
     let operator = Operator::new(&config, &kube, registry, readiness)?;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
-        features = ?config.features.iter().map(|feature| feature.name()).collect::<Vec<_>>(),
+        features = config.features.iter().map(|feature| feature.name()).collect::<Vec<_>>().join(","),
         cluster = %kube.cluster_url,
         admin = %address,
         "claimkeeper starts"

@@ -153,17 +153,14 @@ impl ControlPlane {
 
     /// Freezes a component: connections stay open, nothing answers. This is what a partition looks like.
     pub fn pause(&self, component: Component) -> Result<()> {
-        self.signal(component, Signal::STOP)
+        let processes = self.processes.lock();
+        processes.get(&component).with_context(|| format!("{component} does not run"))?.pause()
     }
 
     /// Lets a paused component go on.
     pub fn resume(&self, component: Component) -> Result<()> {
-        self.signal(component, Signal::CONT)
-    }
-
-    fn signal(&self, component: Component, signal: Signal) -> Result<()> {
         let processes = self.processes.lock();
-        processes.get(&component).with_context(|| format!("{component} does not run"))?.signal(signal)
+        processes.get(&component).with_context(|| format!("{component} does not run"))?.signal(Signal::CONT)
     }
 
     fn take(&self, component: Component) -> Result<Process> {

@@ -14,11 +14,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Tells a child which directory to remove when its lifeline ends.
 pub(crate) const LIFELINE_REMOVES: &str = "CLAIMKEEPER_LIFELINE_REMOVE";
+/// Freezing takes microseconds, unless the machine is very busy.
+const PAUSE_DEADLINE: Duration = Duration::from_secs(5);
 /// How long a component may take to shut down before it is killed.
 pub(crate) const STOP_DEADLINE: Duration = Duration::from_secs(20);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -179,11 +181,28 @@ impl Process {
         self.child.try_wait().with_context(|| format!("cannot look after {}", self.component))
     }
 
-    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+    /// Of the component itself, if it is known already, and else of the child that stands for it.
+    fn pid(&self) -> Pid {
         let written = fs::read_to_string(&self.pid_file).ok().filter(|_| self.stands_for_another);
         let component = written.and_then(|pid| Pid::from_raw(pid.parse().ok()?));
-        kill_process(component.unwrap_or_else(|| Pid::from_child(&self.child)), signal)
-            .with_context(|| format!("cannot send {signal:?} to {}", self.component))
+        component.unwrap_or_else(|| Pid::from_child(&self.child))
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+        kill_process(self.pid(), signal).with_context(|| format!("cannot send {signal:?} to {}", self.component))
+    }
+
+    /// Freezes the component, and returns when none of its threads runs any more: the signal alone only asks for that.
+    pub(crate) fn pause(&self) -> Result<()> {
+        self.signal(Signal::STOP)?;
+        let deadline = Instant::now() + PAUSE_DEADLINE;
+        while Instant::now() < deadline {
+            if threads_are_stopped(self.pid()) {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        bail!("{} did not stop within {} s of SIGSTOP", self.component, PAUSE_DEADLINE.as_secs())
     }
 
     /// Asks the component to shut down and waits until it has, killing it when it takes too long.
@@ -280,4 +299,12 @@ impl fmt::Display for ComponentFailed {
         let Self { component, outcome, last_lines } = self;
         write!(formatter, "{component} {outcome}; the last lines of its log:\n{last_lines}")
     }
+}
+
+fn threads_are_stopped(pid: Pid) -> bool {
+    let stopped = |thread: fs::DirEntry| {
+        // A thread that has ended meanwhile does not run either.
+        fs::read_to_string(thread.path().join("stat")).map_or(true, |stat| stat.contains(") T "))
+    };
+    fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).is_ok_and(|threads| threads.flatten().all(stopped))
 }

@@ -54,7 +54,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<()> {
         command: format!("cargo xtask bench memory --pods {} --rounds {}", arguments.pods, arguments.rounds),
         circumstances: format!(
             "Resident memory in MiB, after each program was started anew and had settled. kube-controller-manager \
-             v1.37.1 runs with\n`--controllers=ephemeral-volume-controller` and nothing else; its pods are {pod_size} bytes of JSON \
+             v1.37.1 runs with\n`--controllers=ephemeral-volume-controller` and nothing else; the pods are {pod_size} bytes of JSON \
              each, managedFields included.\n\"peaks\" are the most that claimkeeper and kube-controller-manager ever held.",
         ),
         rows,

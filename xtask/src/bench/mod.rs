@@ -1,7 +1,7 @@
 //! `cargo xtask bench …`: what the operator costs, measured beside its peer in the same run.
 //!
-//! Machines are noisy, so both programs are measured in turns on the same cluster, several times, and the table has the
-//! median and the spread. Each bench rewrites its own section of `docs/benchmarks.md` and leaves the others alone.
+//! Machines are noisy, so both programs run side by side on the same cluster, several times, and the table has the median and
+//! the spread. Each bench rewrites its own section of `docs/benchmarks.md` and leaves the others alone.
 
 mod memory;
 mod pods;

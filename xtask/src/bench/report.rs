@@ -7,8 +7,8 @@ use anyhow::{Context, Result};
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/benchmarks.md");
 
 const INTRODUCTION: &str = "# Benchmarks\n\n\
-    Measured by the commands that stand above each table. Both programs run at the same time on the same cluster and are\n\
-    measured in turns; figures are the median, with the smallest and the largest in brackets.\n";
+    Measured by the commands that stand above each table. Both programs run side by side on the same cluster and are\n\
+    started anew for every round; figures are the median of the rounds, with the smallest and the largest in brackets.\n";
 
 /// One bench's part of the page.
 pub(crate) struct Section {

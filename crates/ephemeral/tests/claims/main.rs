@@ -173,6 +173,19 @@ async fn a_claim_that_the_cache_does_not_know_yet_is_no_failure_if_it_is_ours() 
 }
 
 #[tokio::test]
+async fn a_foreign_claim_that_the_cache_does_not_know_yet_is_found_out_and_left_alone() -> Result<()> {
+    let room = Room::prepare("unseen").await?;
+    let foreign = room.create_foreign_claim("web-scratch", json!({})).await?;
+    let room = room.start(ClaimCache::Behind).await?;
+    let pod = room.create_pod("web", json!([volume("scratch")])).await?;
+    let note = room.warning(&pod).await?.note.unwrap_or_default();
+    assert!(note.ends_with("(pod is not owner)"), "{note}");
+    let after = room.claims.get("web-scratch").await?;
+    assert_eq!((after.uid(), after.owner_references().len()), (foreign.uid(), 0));
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_claim_that_the_api_server_refuses_is_told_in_its_words_and_tried_again() -> Result<()> {
     let room = Room::prepare("quota").await?;
     room.limit_claims(0).await?;
