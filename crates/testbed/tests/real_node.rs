@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeSet,
-    fs,
+    fs::{self, File},
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -13,18 +13,17 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use testbed::{BUSYBOX, Cluster, Component, ControlPlane, Image, Options, eventually, within};
-use tokio::sync::{Mutex, MutexGuard};
 
-/// A whole cluster each is enough for a small machine; and what one leaves could hide behind another.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
-
-/// None, with the reason printed, where no real node can run.
-async fn turn() -> Option<MutexGuard<'static, ()>> {
+/// Holds the turn until it is dropped: a whole cluster at a time is enough for a small machine, and what one leaves could hide
+/// behind another. None, with the reason printed, where no real node can run.
+async fn turn() -> Result<Option<File>> {
     if let Some(reason) = testbed::real_node_unavailable().await {
         eprintln!("skipped: {reason}");
-        return None;
+        return Ok(None);
     }
-    Some(ONE_AT_A_TIME.lock().await)
+    // A file, because a test runner may give every test a process of its own.
+    let turn = File::create(testbed::cache_directory()?.join("real-node-tests.lock"))?;
+    tokio::task::spawn_blocking(move || turn.lock().map(|()| turn)).await?.map(Some).context("cannot wait for the turn")
 }
 
 /// Runs kubectl to its end and returns what it printed.
@@ -63,7 +62,7 @@ async fn expect_phase(cluster: &Cluster, pod: &str, phase: &str) -> Result<()> {
 
 #[tokio::test]
 async fn real_pods_write_through_claims_and_answer_to_logs_exec_and_services() -> Result<()> {
-    let Some(_turn) = turn().await else { return Ok(()) };
+    let Some(_turn) = turn().await? else { return Ok(()) };
     let started = Instant::now();
     let cluster = ControlPlane::start(Options::default().real_node()).await?;
 
@@ -113,7 +112,7 @@ async fn real_pods_write_through_claims_and_answer_to_logs_exec_and_services() -
 
 #[tokio::test]
 async fn a_program_of_this_machine_runs_from_an_image_made_of_it() -> Result<()> {
-    let Some(_turn) = turn().await else { return Ok(()) };
+    let Some(_turn) = turn().await? else { return Ok(()) };
     let cluster = ControlPlane::start(Options::default().real_node().provisioner(false)).await?;
     let image = Image::of_program("docker.io/testbed/uname:1", Path::new("/bin/uname"))?;
     cluster.import_image(&image).await?;
@@ -198,7 +197,7 @@ fn cgroups() -> BTreeSet<PathBuf> {
 
 #[tokio::test]
 async fn a_cluster_that_is_dropped_leaves_nothing() -> Result<()> {
-    let Some(_turn) = turn().await else { return Ok(()) };
+    let Some(_turn) = turn().await? else { return Ok(()) };
     let home = tempfile::tempdir()?;
     let traces = Traces::expected_in(&home.path().join("run"));
     let cluster = ControlPlane::start(Options::default().real_node().directory(&traces.directory)).await?;
@@ -212,8 +211,33 @@ async fn a_cluster_that_is_dropped_leaves_nothing() -> Result<()> {
 }
 
 #[tokio::test]
+async fn a_panic_leaves_nothing() -> Result<()> {
+    let Some(_turn) = turn().await? else { return Ok(()) };
+    let home = tempfile::tempdir()?;
+    let traces = Traces::expected_in(&home.path().join("run"));
+    let options = Options::default().real_node().directory(&traces.directory);
+    let (send_keeper, keeper) = tokio::sync::oneshot::channel();
+    let (let_go, may_panic) = tokio::sync::oneshot::channel::<()>();
+    let owner = tokio::task::LocalSet::new();
+    let task = owner.spawn_local(async move {
+        let cluster = ControlPlane::start(options).await.unwrap();
+        send_keeper.send(cluster.keeper()).unwrap();
+        may_panic.await.unwrap();
+        panic!("on purpose, with a cluster in hand");
+    });
+    owner
+        .run_until(async {
+            let traces = traces.of_network(keeper.await?.context("no keeper")?)?;
+            let_go.send(()).ok().context("it ended before its time")?;
+            ensure!(task.await.is_err_and(|ended| ended.is_panic()), "it did not panic");
+            traces.expect_none().await
+        })
+        .await
+}
+
+#[tokio::test]
 async fn a_start_that_fails_leaves_nothing() -> Result<()> {
-    let Some(_turn) = turn().await else { return Ok(()) };
+    let Some(_turn) = turn().await? else { return Ok(()) };
     let home = tempfile::tempdir()?;
     let traces = Traces::expected_in(&home.path().join("run"));
     let options = Options::default().real_node().directory(&traces.directory).scheduler_flag("--no-such-flag");
@@ -224,7 +248,7 @@ async fn a_start_that_fails_leaves_nothing() -> Result<()> {
 
 #[tokio::test]
 async fn a_parent_that_is_killed_leaves_nothing() -> Result<()> {
-    let Some(_turn) = turn().await else { return Ok(()) };
+    let Some(_turn) = turn().await? else { return Ok(()) };
     let before = Traces::expected_in(Path::new("/nowhere"));
     let mut parent =
         Command::new(env!("CARGO_BIN_EXE_testbed-control-plane")).arg("--real-node").stdout(Stdio::piped()).spawn()?;
