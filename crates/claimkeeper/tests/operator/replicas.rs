@@ -78,7 +78,10 @@ async fn a_leader_that_is_asked_to_end_hands_over_within_two_seconds() -> Result
 #[tokio::test]
 async fn a_dead_leader_is_replaced_when_its_lease_has_run_out() -> Result<()> {
     let home = Home::on(testbed::shared().await?, "takeover").await?;
-    let quick = json!({"leaseDuration": "4s", "renewDeadline": "2s", "retryPeriod": "500ms"});
+    // Counted from when the API server got the last renewal; the standby counts from when it heard of it. On a busy machine
+    // that is later, and the retry period is what the promise leaves for it.
+    let (lease, retry) = (SignedDuration::from_secs(5), SignedDuration::from_secs(2));
+    let quick = json!({"leaseDuration": "5s", "renewDeadline": "3s", "retryPeriod": "2s"});
     let first = home.start("first", quick.clone()).await?;
     home.until_leader_is("first").await?;
     let second = home.start("second", quick).await?;
@@ -94,12 +97,9 @@ async fn a_dead_leader_is_replaced_when_its_lease_has_run_out() -> Result<()> {
     held.extend(times(&requests(&home, &first, "update", "leases")?));
     let last = held.last().copied().context("the first one never held the lease")?;
     let gap = taken(&home, &second)?.duration_since(last);
-    assert!(
-        gap >= SignedDuration::from_secs(4),
-        "the lease was taken {gap:?} after its last renewal, before it ran out"
-    );
     println!("the lease was taken {gap:?} after its last renewal");
-    assert!(gap <= SignedDuration::from_millis(4_500), "{}", second.leash.output());
+    assert!(gap >= lease, "it was taken {gap:?} after its last renewal, before it ran out");
+    assert!(gap <= lease + retry, "it was taken {gap:?} after its last renewal:\n{}", second.leash.output());
     assert_never_both(&home, &first, &second)
 }
 

@@ -84,7 +84,7 @@ async fn a_dead_holder_is_replaced_when_its_lease_has_expired_and_not_before() {
     let took = second.begins().await;
     // The last renewal may be up to a retry period old, and what the dead one still had on its way takes no time.
     assert!(took >= Duration::from_secs(2), "the lease was taken after {took:?}, before it can have expired");
-    assert!(took <= Duration::from_secs(4), "the take-over took {took:?}");
+    assert!(took <= Duration::from_secs(5), "the take-over took {took:?}");
     assert_eq!(election.terms.most_at_once(), 1);
     second.shut_down().await;
 }
@@ -97,7 +97,7 @@ async fn a_foreign_holder_in_our_lease_ends_the_term_and_its_own_duration_is_res
     let foreign = json!({"spec": {"holderIdentity": "foreign", "leaseDurationSeconds": 4, "renewTime": null}});
     election.leases.patch("election", &PatchParams::default(), &Patch::Merge(&foreign)).await.unwrap();
     let ended = ours.ends().await;
-    assert!(ended <= Duration::from_secs(1), "the term went on for {ended:?}");
+    assert!(ended <= Duration::from_secs(2), "the term went on for {ended:?}");
     assert!(!ours.fence.is_open());
     ours.knows("foreign").await;
     let took = ours.begins().await;

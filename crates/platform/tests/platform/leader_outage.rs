@@ -6,7 +6,7 @@ use crate::leader_support::{Candidate, Terms, quick};
 use testbed::{Component, ControlPlane, Options};
 
 /// Before another candidate may start: the lease lasts 3 s.
-const SAFE: Duration = Duration::from_millis(2_500);
+const SAFE: Duration = Duration::from_millis(2_900);
 
 #[tokio::test]
 async fn a_leader_that_cannot_renew_stops_before_its_lease_ends_and_leads_again_when_it_can() {

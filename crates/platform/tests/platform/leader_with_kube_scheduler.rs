@@ -71,7 +71,7 @@ async fn the_lease_goes_back_and_forth_between_kube_scheduler_and_us_and_never_h
 
     control_plane.stop(Component::Scheduler).await.unwrap();
     let took = candidate.begins().await;
-    assert!(took <= Duration::from_secs(4), "we took over {took:?} after kube-scheduler had stopped");
+    assert!(took <= Duration::from_secs(5), "we took over {took:?} after kube-scheduler had stopped");
 
     control_plane.start_component(Component::Scheduler).await.unwrap();
     let rounds = leases.get(LEASE).await.unwrap().spec.unwrap().renew_time;
