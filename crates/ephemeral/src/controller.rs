@@ -157,7 +157,9 @@ impl Ephemeral {
                 match decision.action {
                     // Gone again in between. The next look may well find the cache caught up.
                     Action::Create => Outcome::Retry,
-                    _ => self.conclude(pod, key, &decision),
+                    // The cache has not seen what is there. If that ends within a gap of the watch, no change will ever
+                    // tell us, so we look once more by ourselves.
+                    _ => most_urgent(self.conclude(pod, key, &decision), Outcome::After(REMINDER)),
                 }
             }
             Err(error) => self.failed(pod, volume, key, &CreateError::from(error)),
