@@ -20,7 +20,7 @@ use futures::future::join_all;
 use kube::{Client, Config as KubeConfig};
 use platform::{
     admin::AdminServer,
-    client::{self, ClientOptions, Fence},
+    client::{self, ClientOptions, Fence, FencedClient},
     events::{Recorder, Worker},
     leader::{Elector, unique_identity},
     logging,
@@ -111,8 +111,7 @@ impl Operator {
         let fence = Fence::new();
         let options = ClientOptions::new(&registry);
         let client = client::build(kube.clone(), options.clone())?;
-        let fenced = ClientOptions { fence: Some(fence.clone()), ..options.clone() };
-        let writer = client::build(kube.clone(), fenced)?;
+        let writer = FencedClient::build(kube.clone(), options.clone(), &fence)?;
 
         let leadership = config.leader_election.resolve(&kube.default_namespace, unique_identity);
         let (recorder, events) = Recorder::new(client.clone(), REPORTER, &leadership.identity, &registry);

@@ -11,6 +11,7 @@ use cluster::{
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{Api, Client};
 use platform::{
+    client::FencedClient,
     events::{Event, EventKind, Recorder},
     metrics::{Counter, Family, Registry},
     queue::{self, Outcome, Queue},
@@ -39,7 +40,7 @@ pub fn interesting(pod: &Pod) -> bool {
 pub struct Ephemeral {
     pods: Store<Pod>,
     claims: Store<Claim>,
-    client: Client,
+    client: FencedClient,
     events: Recorder,
     queue: Queue<ObjectKey>,
     metrics: Metrics,
@@ -74,7 +75,7 @@ impl Ephemeral {
     pub fn new(
         pods: Store<Pod>,
         claims: Store<Claim>,
-        client: Client,
+        client: FencedClient,
         events: Recorder,
         registry: &Registry,
         concurrency: usize,
@@ -150,7 +151,7 @@ impl Ephemeral {
 
     /// Something already has the name although the cache does not know it: look at it live and decide again.
     async fn meet(&self, pod: &Arc<Pod>, volume: &EphemeralVolume, key: &ObjectKey) -> Outcome {
-        let api: Api<<Claim as Slim>::Wire> = Api::namespaced(self.client.clone(), key.namespace());
+        let api: Api<<Claim as Slim>::Wire> = Api::namespaced(Client::clone(&self.client), key.namespace());
         match api.get_opt(key.name()).await {
             Ok(live) => {
                 let decision = self.decide(pod, volume, live.and_then(Claim::from_wire).map(Arc::new));

@@ -1,6 +1,6 @@
 //! The feature on a real control plane, with the chart's rights, looking at one namespace of its own.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use anyhow::{Result, ensure};
 use cluster::{Claim, Pod, Store, server::ListMode, watch::Watches};
@@ -14,14 +14,14 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use platform::{
-    client::{self, ClientOptions},
+    client::{self, ClientOptions, Fence, FencedClient},
     events::Recorder,
     metrics::Registry,
     readiness::Readiness,
 };
 use serde_json::{Value, json};
 use testbed::{Cluster, eventually};
-use tokio::task::AbortHandle;
+use tokio::{task::AbortHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 const REPORTER: &str = "claimkeeper.dev/ephemeral";
@@ -69,11 +69,15 @@ impl Room {
     pub(crate) async fn start(mut self, claim_cache: ClaimCache) -> Result<Self> {
         let kubeconfig =
             self.cluster.install_chart("claimkeeper", &self.namespace, &json!({"features": ["ephemeral"]})).await?;
-        let client = client::build(client::load_config(Some(&kubeconfig))?, ClientOptions::new(&self.registry))?;
+        // This one always leads.
+        let fence = Fence::new();
+        fence.open_until(Instant::now() + Duration::from_hours(1));
+        let config = client::load_config(Some(&kubeconfig))?;
+        let client = FencedClient::build(config, ClientOptions::new(&self.registry), &fence)?;
         let pods: Store<Pod> = Store::new(vec![ephemeral::interesting], ephemeral::INDEXES_OF_PODS.into());
         let claims: Store<Claim> = Store::new(vec![|_| true], vec![]);
         let watches = Watches {
-            client: client.clone(),
+            client: Client::clone(&client),
             namespace: Some(self.namespace.clone()),
             list_mode: ListMode::Streamed,
             readiness: Readiness::default(),
@@ -84,7 +88,7 @@ impl Room {
             ClaimCache::Watched => self.tasks.push(tokio::spawn(watches.feed(&claims)).abort_handle()),
             ClaimCache::Behind => claims.end_list(),
         }
-        let recorder = self.start_events(client.clone());
+        let recorder = self.start_events(Client::clone(&client));
         let feature = Arc::new(Ephemeral::new(pods, claims, client, recorder, &self.registry, 4));
         let run = async move { feature.run(CancellationToken::new()).await };
         self.tasks.push(tokio::spawn(run).abort_handle());

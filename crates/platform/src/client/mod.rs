@@ -18,7 +18,7 @@ mod request;
 mod retry;
 mod service;
 
-use std::time::Duration;
+use std::{ops::Deref, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, header::USER_AGENT};
@@ -88,6 +88,26 @@ pub fn build(mut config: Config, options: ClientOptions) -> Result<Client, Clien
     let builder = ClientBuilder::try_from(config)
         .map_err(|error| ClientError::Unusable { server, reason: kubeconfig::why_unusable(&error) })?;
     Ok(builder.with_layer(&service::ApiLayer { options }).build())
+}
+
+/// A client that refuses to write while this process does not lead. Features take this one and no other, so that the compiler
+/// sees to it that their writes are fenced.
+#[derive(Clone)]
+pub struct FencedClient(Client);
+
+impl FencedClient {
+    /// A client like that of [`build`], behind `fence`.
+    pub fn build(config: Config, options: ClientOptions, fence: &Fence) -> Result<Self, ClientError> {
+        build(config, ClientOptions { fence: Some(fence.clone()), ..options }).map(Self)
+    }
+}
+
+impl Deref for FencedClient {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.0
+    }
 }
 
 /// The same client over any service that answers requests: how faults are rehearsed that no real server shows on demand.
