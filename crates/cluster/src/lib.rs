@@ -12,12 +12,17 @@ pub mod claim;
 pub mod decision;
 pub mod key;
 mod meta;
+pub mod namespace;
 pub mod pod;
+pub mod quantity;
+pub mod quota;
 pub mod server;
 pub mod store;
 pub mod watch;
 
 pub use claim::Claim;
 pub use key::ObjectKey;
+pub use namespace::Namespace;
 pub use pod::Pod;
+pub use quota::Quota;
 pub use store::Store;

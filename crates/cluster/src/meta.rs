@@ -1,5 +1,7 @@
 //! Metadata without what nobody reads.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use serde::{Deserialize, Deserializer};
 
@@ -29,6 +31,22 @@ struct SlimMeta {
     resource_version: Option<String>,
     deletion_timestamp: Option<Time>,
     owner_references: Option<Vec<OwnerReference>>,
+}
+
+/// As [`slim`], with the labels: only for kinds of which there are few.
+pub(crate) fn slim_with_labels<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    let LabelledMeta { name, namespace, uid, resource_version, labels } = LabelledMeta::deserialize(deserializer)?;
+    Ok(ObjectMeta { name, namespace, uid, resource_version, labels, ..ObjectMeta::default() })
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct LabelledMeta {
+    name: Option<String>,
+    namespace: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
+    labels: Option<BTreeMap<String, String>>,
 }
 
 /// The uid of the owner that is marked as the controller: the only owner that counts.

@@ -5,7 +5,7 @@ use std::{pin::pin, time::Duration};
 use futures::StreamExt;
 use kube::{
     Api, Client, Resource,
-    core::NamespaceResourceScope,
+    core::{ClusterResourceScope, NamespaceResourceScope},
     runtime::{
         WatchStreamExt,
         watcher::{self, Event, ExponentialBackoff},
@@ -18,6 +18,7 @@ use platform::{
 };
 
 use crate::{
+    Namespace,
     server::ListMode,
     store::{Slim, Store},
 };
@@ -48,7 +49,7 @@ pub struct Watches {
 }
 
 impl Watches {
-    /// Feeds `store` until the returned future is dropped.
+    /// Feeds a store of what lives in namespaces, until the returned future is dropped.
     pub fn feed<T>(&self, store: &Store<T>) -> impl Future<Output = ()> + Send + 'static
     where
         T: Slim,
@@ -58,13 +59,38 @@ impl Watches {
             Some(namespace) => Api::namespaced(self.client.clone(), namespace),
             None => Api::all(self.client.clone()),
         };
+        self.keep_feeding(api, None, store)
+    }
+
+    /// Feeds a store of what lives in no namespace, until the returned future is dropped.
+    pub fn feed_cluster_scoped<T>(&self, store: &Store<T>) -> impl Future<Output = ()> + Send + 'static
+    where
+        T: Slim,
+        T::Wire: Resource<Scope = ClusterResourceScope>,
+    {
+        self.keep_feeding(Api::all(self.client.clone()), None, store)
+    }
+
+    /// Feeds the store of the namespaces that are looked at, until the returned future is dropped.
+    pub fn feed_namespaces(&self, store: &Store<Namespace>) -> impl Future<Output = ()> + Send + 'static {
+        let only = self.namespace.as_ref().map(|name| format!("metadata.name={name}"));
+        self.keep_feeding(Api::all(self.client.clone()), only, store)
+    }
+
+    fn keep_feeding<T: Slim>(
+        &self,
+        api: Api<T::Wire>,
+        fields: Option<String>,
+        store: &Store<T>,
+    ) -> impl Future<Output = ()> + Send + 'static {
         let gate = self.readiness.gate(format!("the cache of {}", T::KIND));
         let metrics = WatchMetrics::register(&self.registry, T::KIND, store);
         let (store, mut mode) = (store.clone(), self.list_mode);
         async move {
             loop {
                 metrics.list_modes.with(&[T::KIND, mode.name()]).increment();
-                let refused = watch_until_refused(api.clone(), mode, &store, &metrics, || gate.open()).await;
+                let config = configure(mode, fields.as_deref());
+                let refused = watch_until_refused(api.clone(), mode, config, &store, &metrics, || gate.open()).await;
                 tracing::warn!(
                     kind = T::KIND,
                     error = %refused,
@@ -76,19 +102,24 @@ impl Watches {
     }
 }
 
+fn configure(mode: ListMode, fields: Option<&str>) -> watcher::Config {
+    let config = watcher::Config::default().timeout(WATCH_SECONDS).page_size(PAGE_SIZE);
+    let config = fields.into_iter().fold(config, watcher::Config::fields);
+    match mode {
+        ListMode::Streamed => config.streaming_lists(),
+        ListMode::Paged => config,
+    }
+}
+
 /// Watches for ever; returns only if the server refuses to stream lists.
 async fn watch_until_refused<T: Slim>(
     api: Api<T::Wire>,
     mode: ListMode,
+    config: watcher::Config,
     store: &Store<T>,
     metrics: &WatchMetrics,
     synced: impl Fn(),
 ) -> watcher::Error {
-    let config = watcher::Config::default().timeout(WATCH_SECONDS).page_size(PAGE_SIZE);
-    let config = match mode {
-        ListMode::Streamed => config.streaming_lists(),
-        ListMode::Paged => config,
-    };
     let pauses = backon::ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(200))
         .with_max_delay(LONGEST_PAUSE)

@@ -1,0 +1,65 @@
+//! Namespaces, as far as a decision reads them.
+
+use k8s_openapi::{api::core::v1::Namespace as FullNamespace, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use kube::Resource;
+use serde::Deserialize;
+
+use crate::{ObjectKey, meta, store::Slim};
+
+/// The label by which an administrator keeps generic ephemeral volumes out of a namespace.
+pub const EPHEMERAL_VOLUMES: &str = "claimkeeper.dev/ephemeral-volumes";
+
+/// The only value of [`EPHEMERAL_VOLUMES`] that means anything.
+pub const DENY: &str = "deny";
+
+/// A namespace.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Namespace {
+    /// Its name.
+    pub key: ObjectKey,
+    /// Whether its label [`EPHEMERAL_VOLUMES`] says [`DENY`].
+    pub denies_ephemeral_volumes: bool,
+}
+
+impl Slim for Namespace {
+    type Wire = Wire;
+    const KIND: &'static str = "namespaces";
+
+    fn from_wire(Wire { metadata }: Wire) -> Option<Self> {
+        let label = metadata.labels.as_ref().and_then(|labels| labels.get(EPHEMERAL_VOLUMES));
+        let denies_ephemeral_volumes = label.is_some_and(|value| value == DENY);
+        Some(Self { key: ObjectKey::new("", &metadata.name?), denies_ephemeral_volumes })
+    }
+
+    fn key(&self) -> &ObjectKey {
+        &self.key
+    }
+}
+
+/// A namespace on its way from the API server.
+#[derive(Debug, Clone, Deserialize, Resource)]
+#[resource(inherit = FullNamespace)]
+pub struct Wire {
+    #[serde(deserialize_with = "meta::slim_with_labels")]
+    metadata: ObjectMeta,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_word_deny_denies() {
+        for (labels, denies) in [
+            (r#"{"claimkeeper.dev/ephemeral-volumes":"deny"}"#, true),
+            (r#"{"claimkeeper.dev/ephemeral-volumes":"allow"}"#, false),
+            (r#"{"claimkeeper.dev/ephemeral-volumes":""}"#, false),
+            ("{}", false),
+            ("null", false),
+        ] {
+            let json = format!(r#"{{"metadata":{{"name":"ci","labels":{labels}}}}}"#);
+            let namespace = Namespace::from_wire(serde_json::from_str(&json).unwrap()).unwrap();
+            assert_eq!(namespace.denies_ephemeral_volumes, denies, "{labels}");
+        }
+    }
+}
