@@ -83,11 +83,11 @@ struct WireStatus {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
-    fn quota(hard: serde_json::Value, used: serde_json::Value) -> Quota {
+    fn quota(hard: &Value, used: &Value) -> Quota {
         let json = json!({"metadata": {"namespace": "ci", "name": "q"}, "status": {"hard": hard, "used": used}});
         Quota::from_wire(serde_json::from_value(json).unwrap()).unwrap()
     }
@@ -97,7 +97,7 @@ mod tests {
         let resources = ["pods", "requests.cpu", "persistentvolumeclaims", "count/persistentvolumeclaims"];
         let classes = ["requests.storage", "fast.storageclass.storage.k8s.io/requests.storage"];
         let amounts: BTreeMap<_, _> = resources.iter().chain(&classes).map(|name| (*name, "1")).collect();
-        let kept = quota(json!(amounts), json!(amounts));
+        let kept = quota(&json!(amounts), &json!(amounts));
         assert_eq!(kept.limits.len(), 4);
         assert!(!kept.limits.contains_key("pods"));
     }
@@ -105,16 +105,16 @@ mod tests {
     #[test]
     fn room_is_made_by_a_higher_limit_less_use_or_no_limit_at_all() {
         let storage =
-            |hard: &str, used: &str| quota(json!({"requests.storage": hard}), json!({"requests.storage": used}));
+            |hard: &str, used: &str| quota(&json!({"requests.storage": hard}), &json!({"requests.storage": used}));
         let before = storage("10Gi", "10Gi");
         for (now, more) in [
             (storage("11Gi", "10Gi"), true),
             (storage("10Gi", "9Gi"), true),
-            (quota(json!({}), json!({})), true),
+            (quota(&json!({}), &json!({})), true),
             (
                 quota(
-                    json!({"requests.storage": "10Gi", "persistentvolumeclaims": "5"}),
-                    json!({"requests.storage": "10Gi", "persistentvolumeclaims": "1"}),
+                    &json!({"requests.storage": "10Gi", "persistentvolumeclaims": "5"}),
+                    &json!({"requests.storage": "10Gi", "persistentvolumeclaims": "1"}),
                 ),
                 true,
             ),
