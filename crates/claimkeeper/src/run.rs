@@ -15,7 +15,7 @@ use cluster::{
     server::{self, ListMode, Version},
     watch::Watches,
 };
-use ephemeral::Ephemeral;
+use ephemeral::{Caches, Ephemeral};
 use futures::future::join_all;
 use kube::{Client, Config as KubeConfig};
 use platform::{
@@ -92,18 +92,12 @@ struct Operator {
     /// Met once the API server has said which Kubernetes it is; until then nothing can be known.
     reached: Gate,
     namespace: Option<String>,
-    stores: Stores,
+    caches: Caches,
     ephemeral: Option<Ephemeral>,
     /// Writes the events; taken when it starts.
     events: Option<Worker>,
     fence: Fence,
     elector: Option<Elector>,
-}
-
-/// One store per kind, shared by all features.
-struct Stores {
-    pods: Store<cluster::Pod>,
-    claims: Store<cluster::Claim>,
 }
 
 impl Operator {
@@ -123,15 +117,16 @@ impl Operator {
             None
         };
 
-        let stores = Stores {
+        let caches = Caches {
             pods: Store::new(vec![ephemeral::interesting], ephemeral::INDEXES_OF_PODS.into()),
             claims: Store::new(vec![|_| true], vec![]),
+            namespaces: Store::new(vec![|_| true], vec![]),
+            quotas: Store::new(vec![|_| true], vec![]),
         };
-        let ephemeral = config.features.contains(&Feature::Ephemeral).then(|| {
-            let Stores { pods, claims } = &stores;
-            let concurrency = config.ephemeral.concurrency;
-            Ephemeral::new(pods.clone(), claims.clone(), writer, recorder, &registry, concurrency)
-        });
+        let ephemeral = config
+            .features
+            .contains(&Feature::Ephemeral)
+            .then(|| Ephemeral::new(caches.clone(), writer, recorder, &registry, config.ephemeral.concurrency));
         let reached = readiness.gate("the API server");
         let namespace = config.namespace.clone();
         Ok(Self {
@@ -140,7 +135,7 @@ impl Operator {
             readiness,
             reached,
             namespace,
-            stores,
+            caches,
             ephemeral,
             events: Some(events),
             fence,
@@ -194,10 +189,12 @@ impl Operator {
             readiness: self.readiness.clone(),
             registry: self.registry.clone(),
         };
-        let feeds = (watches.feed(&self.stores.pods), watches.feed(&self.stores.claims));
+        let Caches { pods, claims, namespaces, quotas } = &self.caches;
+        let feeds =
+            (watches.feed(pods), watches.feed(claims), watches.feed_namespaces(namespaces), watches.feed(quotas));
         // Only now: from here on readiness waits for the caches.
         self.reached.open();
-        tokio::join!(feeds.0, feeds.1);
+        tokio::join!(feeds.0, feeds.1, feeds.2, feeds.3);
     }
 
     /// An API server that is down or not yet up is waited for, however long it takes.

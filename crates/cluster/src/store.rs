@@ -140,6 +140,14 @@ impl<T: Slim> Store<T> {
         hits.filter_map(|(_, key)| state.objects.get(key)).map(|entry| Arc::clone(&entry.object)).collect()
     }
 
+    /// The objects that are as wanted, in no order. It looks at all of them: for what happens rarely.
+    #[must_use]
+    pub fn filter(&self, wanted: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
+        let state = self.shared.state.read();
+        let objects = state.objects.values().map(|entry| &entry.object);
+        objects.filter(|object| wanted(object)).map(Arc::clone).collect()
+    }
+
     /// How many objects are kept.
     #[must_use]
     pub fn len(&self) -> usize {

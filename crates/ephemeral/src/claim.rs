@@ -78,6 +78,17 @@ pub(crate) enum CreateError {
     Unanswered(String),
 }
 
+impl CreateError {
+    /// Whether the claim did not fit into a quota, or a quota could not tell: what changes in the quota may change the answer.
+    pub(crate) fn is_about_quota(&self) -> bool {
+        // There is no code for it. These are the beginnings of all that quota admission ever says.
+        const WORDS: [&str; 4] =
+            ["exceeded quota:", "failed quota:", "status unknown for quota:", "insufficient quota to"];
+        matches!(self, Self::Refused(status)
+            if status.code == 403 && WORDS.iter().any(|words| status.message.contains(words)))
+    }
+}
+
 impl From<kube::Error> for CreateError {
     fn from(error: kube::Error) -> Self {
         match error {

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use cluster::{
-    Claim, ObjectKey, Pod, Store,
+    Claim, Namespace, ObjectKey, Pod, Quota, Store,
     decision::Decision,
     pod::{self, EphemeralVolume, Phase},
     store::{Change, Index, Slim, Subscription},
@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     claim::{self, CreateError},
     decision::{Action, FAILED_BINDING, MAKE_CLAIM, Observation},
+    quota_line::QuotaLine,
 };
 
 /// How often a pod whose claim's name is taken is told again: events fade after an hour, the trouble does not. The end of the
@@ -36,16 +37,41 @@ pub fn interesting(pod: &Pod) -> bool {
     !pod.ephemeral_volumes.is_empty()
 }
 
+/// What the feature knows of the cluster; somebody else feeds it.
+#[derive(Clone)]
+pub struct Caches {
+    /// At least the [`interesting`] pods, with [`INDEXES_OF_PODS`].
+    pub pods: Store<Pod>,
+    /// All claims.
+    pub claims: Store<Claim>,
+    /// All namespaces that are looked at.
+    pub namespaces: Store<Namespace>,
+    /// All quotas.
+    pub quotas: Store<Quota>,
+}
+
+impl Caches {
+    async fn synced(&self) {
+        self.pods.synced().await;
+        self.claims.synced().await;
+        self.namespaces.synced().await;
+        self.quotas.synced().await;
+    }
+}
+
 /// The feature.
 pub struct Ephemeral {
-    pods: Store<Pod>,
-    claims: Store<Claim>,
+    caches: Caches,
     client: FencedClient,
     events: Recorder,
     queue: Queue<ObjectKey>,
+    quota_line: Arc<QuotaLine>,
     metrics: Metrics,
     concurrency: usize,
 }
+
+/// As long as these live, the queue is told of every change that could change a decision.
+type Subscriptions = (Subscription<Pod>, Subscription<Claim>, Subscription<Namespace>, Subscription<Quota>);
 
 struct Metrics {
     creates: Counter,
@@ -70,27 +96,23 @@ impl Metrics {
 }
 
 impl Ephemeral {
-    /// The feature on top of stores that somebody else feeds.
+    /// The feature on top of caches that somebody else feeds.
     #[must_use]
     pub fn new(
-        pods: Store<Pod>,
-        claims: Store<Claim>,
+        caches: Caches,
         client: FencedClient,
         events: Recorder,
         registry: &Registry,
         concurrency: usize,
     ) -> Self {
         let queue = Queue::new("ephemeral_volume", registry);
-        Self { pods, claims, client, events, queue, metrics: Metrics::register(registry), concurrency }
+        let (quota_line, metrics) = (Arc::default(), Metrics::register(registry));
+        Self { caches, client, events, queue, quota_line, metrics, concurrency }
     }
 
     /// Acts until `stop` is cancelled (then it finishes what it has begun) or the future is dropped (then it ends at once).
     pub async fn run(&self, stop: CancellationToken) {
-        let synced = async {
-            self.pods.synced().await;
-            self.claims.synced().await;
-        };
-        if stop.run_until_cancelled(synced).await.is_none() {
+        if stop.run_until_cancelled(self.caches.synced()).await.is_none() {
             return;
         }
         let _subscriptions = self.subscribe();
@@ -98,35 +120,69 @@ impl Ephemeral {
     }
 
     /// Puts a pod into the queue whenever a decision about it could change.
-    fn subscribe(&self) -> (Subscription<Pod>, Subscription<Claim>) {
-        let queue = self.queue.clone();
+    fn subscribe(&self) -> Subscriptions {
+        (self.follow_pods(), self.follow_claims(), self.follow_namespaces(), self.follow_quotas())
+    }
+
+    fn follow_pods(&self) -> Subscription<Pod> {
+        let (queue, quota_line) = (self.queue.clone(), Arc::clone(&self.quota_line));
         // A pod's volumes never change. What does change, its end, only ever spares us work.
-        let pods = self.pods.subscribe(move |change| {
-            if let Change::Applied { old, new } = change
-                && !new.being_deleted
-                && new.phase == Phase::Active
-                && old.is_none_or(|old| old.uid != new.uid)
-            {
-                queue.add(new.key.clone());
+        self.caches.pods.subscribe(move |change| match change {
+            Change::Applied { old, new } => {
+                let lives = !new.being_deleted && new.phase == Phase::Active;
+                if lives && old.is_none_or(|old| old.uid != new.uid) {
+                    queue.add(new.key.clone());
+                }
             }
-        });
-        let (queue, pods_of_claims) = (self.queue.clone(), self.pods.clone());
-        let claims = self.claims.subscribe(move |change| {
+            Change::Deleted { old } => quota_line.leave(&old.key),
+        })
+    }
+
+    fn follow_claims(&self) -> Subscription<Claim> {
+        let (queue, pods) = (self.queue.clone(), self.caches.pods.clone());
+        self.caches.claims.subscribe(move |change| {
             let changed = match change {
                 // New claims are ours, or they are found when their name is needed.
                 Change::Applied { old, new } => old.filter(|old| *old != new),
                 Change::Deleted { old } => Some(old),
             };
-            let waiting = changed.map(|claim| pods_of_claims.find(&pod::BY_EPHEMERAL_CLAIM, claim.key.as_str()));
+            let waiting = changed.map(|claim| pods.find(&pod::BY_EPHEMERAL_CLAIM, claim.key.as_str()));
             for pod in waiting.into_iter().flatten() {
                 queue.add(pod.key.clone());
             }
-        });
-        (pods, claims)
+        })
+    }
+
+    fn follow_namespaces(&self) -> Subscription<Namespace> {
+        let (queue, pods) = (self.queue.clone(), self.caches.pods.clone());
+        self.caches.namespaces.subscribe(move |change| {
+            // Only who starts to allow what it denied gives us something to do.
+            if let Change::Applied { old: Some(old), new } = change
+                && old.denies_ephemeral_volumes
+                && !new.denies_ephemeral_volumes
+            {
+                for pod in pods.filter(|pod| pod.key.namespace() == new.key.name()) {
+                    queue.add(pod.key.clone());
+                }
+            }
+        })
+    }
+
+    fn follow_quotas(&self) -> Subscription<Quota> {
+        let (queue, quota_line, concurrency) = (self.queue.clone(), Arc::clone(&self.quota_line), self.concurrency);
+        self.caches.quotas.subscribe(move |change| {
+            let (quota, room) = match change {
+                Change::Applied { old, new } => (new, old.is_none_or(|old| new.leaves_more_room_than(old))),
+                Change::Deleted { old } => (old, true),
+            };
+            if room {
+                call(&queue, &quota_line, quota.key.namespace(), concurrency);
+            }
+        })
     }
 
     async fn handle(&self, pod: ObjectKey) -> Outcome {
-        let Some(pod) = self.pods.get(&pod) else { return Outcome::Done };
+        let Some(pod) = self.caches.pods.get(&pod) else { return Outcome::Done };
         let mut outcome = Outcome::Done;
         // One volume that fails does not keep the pod's others from getting their claims.
         for volume in &pod.ephemeral_volumes {
@@ -137,16 +193,39 @@ impl Ephemeral {
 
     async fn handle_volume(&self, pod: &Arc<Pod>, volume: &EphemeralVolume) -> Outcome {
         let key = pod.claim_key(volume);
-        let decision = self.decide(pod, volume, self.claims.get(&key));
+        let (claim, namespace) = (self.caches.claims.get(&key), self.known_namespace(pod));
+        let mut decision = self.decide(pod, volume, claim, namespace.clone());
+        if decision.action == Action::Create && namespace.is_none() {
+            // The watch of namespaces is behind that of pods, and what it has yet to tell may forbid the claim.
+            let live = match self.live_namespace(pod).await {
+                Ok(live) => live,
+                Err(error) => return self.failed(pod, volume, &key, &error),
+            };
+            decision = self.decide(pod, volume, self.caches.claims.get(&key), live);
+        }
         if decision.action != Action::Create {
             return self.conclude(pod, &key, &decision);
         }
         self.metrics.creates.increment();
         match claim::create(&self.client, pod, volume, &key).await {
-            Ok(()) => self.conclude(pod, &key, &decision),
+            Ok(()) => {
+                // It fitted into the quota: whoever waits for room may fit too.
+                call(&self.queue, &self.quota_line, key.namespace(), 1);
+                self.conclude(pod, &key, &decision)
+            }
             Err(CreateError::Refused(status)) if status.is_already_exists() => self.meet(pod, volume, &key).await,
             Err(error) => self.failed(pod, volume, &key, &error),
         }
+    }
+
+    fn known_namespace(&self, pod: &Pod) -> Option<Arc<Namespace>> {
+        self.caches.namespaces.get(&ObjectKey::new("", pod.key.namespace()))
+    }
+
+    async fn live_namespace(&self, pod: &Pod) -> Result<Option<Arc<Namespace>>, CreateError> {
+        let api: Api<<Namespace as Slim>::Wire> = Api::all(Client::clone(&self.client));
+        let live = api.get_opt(pod.key.namespace()).await?;
+        Ok(live.and_then(Namespace::from_wire).map(Arc::new))
     }
 
     /// Something already has the name although the cache does not know it: look at it live and decide again.
@@ -154,7 +233,8 @@ impl Ephemeral {
         let api: Api<<Claim as Slim>::Wire> = Api::namespaced(Client::clone(&self.client), key.namespace());
         match api.get_opt(key.name()).await {
             Ok(live) => {
-                let decision = self.decide(pod, volume, live.and_then(Claim::from_wire).map(Arc::new));
+                let claim = live.and_then(Claim::from_wire).map(Arc::new);
+                let decision = self.decide(pod, volume, claim, self.known_namespace(pod));
                 match decision.action {
                     // Gone again in between. The next look may well find the cache caught up.
                     Action::Create => Outcome::Retry,
@@ -167,8 +247,14 @@ impl Ephemeral {
         }
     }
 
-    fn decide(&self, pod: &Arc<Pod>, volume: &EphemeralVolume, claim: Option<Arc<Claim>>) -> Decision<Action> {
-        let seen = Observation { pod: Arc::clone(pod), volume: volume.name.clone(), claim };
+    fn decide(
+        &self,
+        pod: &Arc<Pod>,
+        volume: &EphemeralVolume,
+        claim: Option<Arc<Claim>>,
+        namespace: Option<Arc<Namespace>>,
+    ) -> Decision<Action> {
+        let seen = Observation { pod: Arc::clone(pod), volume: volume.name.clone(), claim, namespace };
         let decision = MAKE_CLAIM.decide(&seen);
         self.metrics.decisions.with(&[decision.action.name(), decision.reason]).increment();
         decision
@@ -188,7 +274,7 @@ impl Ephemeral {
             }
             Action::Refuse => {
                 tracing::warn!(feature = "ephemeral", %claim, pod = %pod.key, reason, "{message}");
-                self.warn_pod(pod, message.clone().into_owned());
+                self.warn_pod(pod, reason, message.clone().into_owned());
                 Outcome::After(REMINDER)
             }
         }
@@ -203,11 +289,15 @@ impl Ephemeral {
         // The same words as the controller in Kubernetes, with the API server's own reason at the end.
         let message = format!("ephemeral volume {}: create PVC {}: {error}", volume.name, claim.name());
         tracing::warn!(feature = "ephemeral", %claim, pod = %pod.key, reason = FAILED_BINDING, "{message}");
-        self.warn_pod(pod, message);
+        self.warn_pod(pod, FAILED_BINDING, message);
+        if error.is_about_quota() {
+            // A quota that changed before we stood in line would not call us, but then the first retry comes at once.
+            self.quota_line.join(&pod.key);
+        }
         Outcome::Retry
     }
 
-    fn warn_pod(&self, pod: &Pod, note: String) {
+    fn warn_pod(&self, pod: &Pod, reason: &'static str, note: String) {
         let regarding = ObjectReference {
             api_version: Some("v1".into()),
             kind: Some("Pod".into()),
@@ -216,13 +306,15 @@ impl Ephemeral {
             uid: Some(pod.uid.to_string()),
             ..ObjectReference::default()
         };
-        self.events.publish(Event {
-            regarding,
-            kind: EventKind::Warning,
-            reason: FAILED_BINDING,
-            action: "CreateClaim",
-            note,
-        });
+        self.events.publish(Event { regarding, kind: EventKind::Warning, reason, action: "CreateClaim", note });
+    }
+}
+
+/// Lets the first few of those who wait for room in the namespace's quota try again, as if for the first time.
+fn call(queue: &Queue<ObjectKey>, quota_line: &QuotaLine, namespace: &str, count: usize) {
+    for pod in quota_line.call(namespace, count) {
+        queue.forget(&pod);
+        queue.add(pod);
     }
 }
 

@@ -6,12 +6,14 @@
 //! | has ended          | –                               | leave: `PodEnded`                 |
 //! | lives              | is being deleted                | wait: `ClaimBeingDeleted`         |
 //! | lives              | exists, owned by the pod        | leave: `ClaimExists`              |
+//! | lives, in a namespace that denies ephemeral volumes | any other, or none | refuse: `EphemeralVolumesDenied`, an event |
 //! | lives              | exists, not owned by the pod    | refuse: `FailedBinding`, an event |
 //! | lives              | does not exist                  | create: `ClaimMissing`            |
 
 use cluster::{
-    Claim, Pod,
+    Claim, Namespace, Pod,
     decision::{Chain, Check, Decision},
+    namespace::{DENY, EPHEMERAL_VOLUMES},
     pod::Phase,
 };
 use std::sync::Arc;
@@ -25,6 +27,8 @@ pub struct Observation {
     pub volume: Box<str>,
     /// What stands under the claim's name.
     pub claim: Option<Arc<Claim>>,
+    /// The pod's namespace, if it is known.
+    pub namespace: Option<Arc<Namespace>>,
 }
 
 /// What is done about one volume.
@@ -36,7 +40,7 @@ pub enum Action {
     Leave,
     /// Not yet: what is in the way is on its way out, and its end wakes us.
     Wait,
-    /// The name is taken by somebody else: tell the pod's owner.
+    /// It must not be made: tell the pod's owner.
     Refuse,
 }
 
@@ -56,6 +60,9 @@ impl Action {
 /// The reason of every event about a claim that could not be made: the one that the controller in Kubernetes uses.
 pub const FAILED_BINDING: &str = "FailedBinding";
 
+/// The reason of every event about a claim that is not made because an administrator does not want it.
+pub const DENIED: &str = "EphemeralVolumesDenied";
+
 /// The rules.
 pub const MAKE_CLAIM: Chain<Observation, Action> = Chain {
     checks: &[
@@ -63,6 +70,7 @@ pub const MAKE_CLAIM: Chain<Observation, Action> = Chain {
         Check { holds: "the pod has not ended", run: pod_ended },
         Check { holds: "no claim of this name is being deleted", run: claim_going_away },
         Check { holds: "no claim of this name belongs to the pod yet", run: claim_exists },
+        Check { holds: "the namespace does not deny ephemeral volumes", run: namespace_denies },
         Check { holds: "no claim of this name belongs to somebody else", run: name_taken },
     ],
     otherwise: |_| Decision::new(Action::Create, "ClaimMissing", "the claim is made from the volume's template"),
@@ -92,6 +100,17 @@ fn claim_exists(seen: &Observation) -> Option<Decision<Action>> {
     Some(Decision::new(Action::Leave, "ClaimExists", format!("claim {} belongs to the pod", claim.key)))
 }
 
+// Claims that were made before the label came stay: they may hold data of a running pod.
+fn namespace_denies(seen: &Observation) -> Option<Decision<Action>> {
+    let namespace = seen.namespace.as_ref().filter(|namespace| namespace.denies_ephemeral_volumes)?;
+    let message = format!(
+        "ephemeral volume {}: namespace {} does not allow generic ephemeral volumes; use another kind of volume, or ask \
+         an administrator to remove the label {EPHEMERAL_VOLUMES}={DENY} from the namespace",
+        seen.volume, namespace.key
+    );
+    Some(Decision::new(Action::Refuse, DENIED, message))
+}
+
 // The words are those of the controller in Kubernetes: people search for them.
 fn name_taken(seen: &Observation) -> Option<Decision<Action>> {
     let claim = seen.claim.as_ref()?;
@@ -118,7 +137,16 @@ mod tests {
             let key = ObjectKey::new("ci", "build-scratch");
             Arc::new(Claim { key, owner: owner.map(Into::into), being_deleted })
         });
-        Observation { pod: pod(false, Phase::Active), volume: "scratch".into(), claim }
+        let namespace = Some(namespace(false));
+        Observation { pod: pod(false, Phase::Active), volume: "scratch".into(), claim, namespace }
+    }
+
+    fn namespace(denies_ephemeral_volumes: bool) -> Arc<Namespace> {
+        Arc::new(Namespace { key: ObjectKey::new("", "ci"), denies_ephemeral_volumes })
+    }
+
+    fn denied(claim: Option<(Option<&str>, bool)>) -> Observation {
+        Observation { namespace: Some(namespace(true)), ..seen(claim) }
     }
 
     #[test]
@@ -138,6 +166,12 @@ mod tests {
                 Action::Leave,
                 "PodBeingDeleted",
             ),
+            (denied(None), Action::Refuse, DENIED),
+            (denied(Some((None, false))), Action::Refuse, DENIED),
+            (denied(ours), Action::Leave, "ClaimExists"),
+            (denied(Some((None, true))), Action::Wait, "ClaimBeingDeleted"),
+            (Observation { pod: pod(true, Phase::Active), ..denied(None) }, Action::Leave, "PodBeingDeleted"),
+            (Observation { namespace: None, ..seen(None) }, Action::Create, "ClaimMissing"),
             (Observation { pod: pod(false, Phase::Succeeded), ..seen(None) }, Action::Leave, "PodEnded"),
             (Observation { pod: pod(false, Phase::Failed), ..seen(None) }, Action::Leave, "PodEnded"),
         ] {
@@ -155,11 +189,20 @@ mod tests {
     }
 
     #[test]
+    fn a_denial_tells_what_to_do() {
+        assert_eq!(
+            MAKE_CLAIM.decide(&denied(None)).message,
+            "ephemeral volume scratch: namespace ci does not allow generic ephemeral volumes; use another kind of volume, or \
+             ask an administrator to remove the label claimkeeper.dev/ephemeral-volumes=deny from the namespace"
+        );
+    }
+
+    #[test]
     fn the_explanation_tells_what_held_what_decided_and_what_nobody_asked() {
         let why = MAKE_CLAIM.explain(&seen(Some((None, true))));
         assert_eq!(why.held, ["the pod is not being deleted", "the pod has not ended"]);
         assert_eq!(why.failed, Some("no claim of this name is being deleted"));
-        assert_eq!(why.not_reached.len(), 2);
+        assert_eq!(why.not_reached.len(), 3);
         assert_eq!(why.decision.reason, "ClaimBeingDeleted");
     }
 }

@@ -13,10 +13,13 @@
 //! * What can go wrong: the name is taken (an event on the pod, repeated while it lasts), the API server refuses the claim (an
 //!   event with its words, retried with growing pauses), our cache is behind (a create then meets what is already there, we
 //!   read it live and decide again), the pod is replaced by one of the same name (the new uid counts).
-//! * A pod that ended or is being deleted gets no claim any more.
+//! * A pod that ended or is being deleted gets no claim any more, and no pod does in a namespace whose label keeps ephemeral
+//!   volumes out. An admission policy turns such pods away already; the rule here is for those that were there before it.
+//! * A claim that does not fit into a quota waits in line until the quota leaves more room.
 
 mod claim;
 mod controller;
 pub mod decision;
+mod quota_line;
 
-pub use controller::{Ephemeral, INDEXES_OF_PODS, interesting};
+pub use controller::{Caches, Ephemeral, INDEXES_OF_PODS, interesting};

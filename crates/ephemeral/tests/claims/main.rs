@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)] // helpers are tests too
 
+mod denial;
+mod quota;
 mod room;
 
 use anyhow::{Result, ensure};
@@ -9,7 +11,7 @@ use kube::{
     ResourceExt,
     api::{DeleteParams, PostParams},
 };
-use room::{ClaimCache, Room, spec, volume};
+use room::{Behind, Room, spec, volume};
 use serde_json::{Value, json};
 use testbed::eventually;
 
@@ -143,7 +145,7 @@ async fn pods_that_ended_or_are_being_deleted_get_nothing() -> Result<()> {
     room.hold_pod("leaving").await?;
     room.pods.delete("leaving", &DeleteParams::default()).await?;
 
-    let room = room.start(ClaimCache::Watched).await?;
+    let room = room.start(Behind::Nothing).await?;
     room.create_pod("lives", json!([volume("scratch")])).await?;
     room.claim("lives-scratch").await?;
     let names: Vec<String> =
@@ -159,7 +161,7 @@ async fn a_claim_that_the_cache_does_not_know_yet_is_no_failure_if_it_is_ours() 
     let owner = json!([{"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": pod.uid(), "controller": true}]);
     let ours = room.create_foreign_claim("web-scratch", json!({"ownerReferences": owner})).await?;
 
-    let room = room.start(ClaimCache::Behind).await?;
+    let room = room.start(Behind::Claims).await?;
     let met = r#"claimkeeper_ephemeral_decisions_total{decision="leave",reason="ClaimExists"}"#;
     eventually("the live read to find our own claim", async || {
         ensure!(room.metric(met) >= 1, "not found yet");
@@ -182,28 +184,12 @@ async fn a_claim_that_the_cache_does_not_know_yet_is_no_failure_if_it_is_ours() 
 async fn a_foreign_claim_that_the_cache_does_not_know_yet_is_found_out_and_left_alone() -> Result<()> {
     let room = Room::prepare("unseen").await?;
     let foreign = room.create_foreign_claim("web-scratch", json!({})).await?;
-    let room = room.start(ClaimCache::Behind).await?;
+    let room = room.start(Behind::Claims).await?;
     let pod = room.create_pod("web", json!([volume("scratch")])).await?;
     let note = room.warning(&pod).await?.note.unwrap_or_default();
     assert!(note.ends_with("(pod is not owner)"), "{note}");
     let after = room.claims.get("web-scratch").await?;
     assert_eq!((after.uid(), after.owner_references().len()), (foreign.uid(), 0));
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_claim_that_the_api_server_refuses_is_told_in_its_words_and_tried_again() -> Result<()> {
-    let room = Room::prepare("quota").await?;
-    room.limit_claims(0).await?;
-    let room = room.start(ClaimCache::Watched).await?;
-    let pod = room.create_pod("web", json!([volume("scratch")])).await?;
-    let note = room.warning(&pod).await?.note.unwrap_or_default();
-    assert!(note.starts_with("ephemeral volume scratch: create PVC web-scratch: "), "{note}");
-    assert!(note.contains("exceeded quota"), "{note}");
-    assert!(room.metric("ephemeral_volume_controller_create_failures_total") >= 1);
-
-    room.limit_claims(1).await?;
-    room.claim("web-scratch").await?;
     Ok(())
 }
 

@@ -4,9 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::{Result, ensure};
 use cluster::{Claim, Pod, Store, server::ListMode, watch::Watches};
-use ephemeral::Ephemeral;
+use ephemeral::{Caches, Ephemeral};
 use k8s_openapi::api::{
-    core::v1::{PersistentVolumeClaim, Pod as FullPod, ResourceQuota},
+    core::v1::{Namespace, PersistentVolumeClaim, Pod as FullPod, ResourceQuota},
     events::v1::Event,
 };
 use kube::{
@@ -37,17 +37,18 @@ pub(crate) struct Room {
     tasks: Vec<AbortHandle>,
 }
 
-/// Whether the store of claims is fed by a watch, or stays as empty as a cache that is far behind.
+/// Which caches are fed by a watch, and which stay as empty as if they were far behind.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ClaimCache {
-    Watched,
-    Behind,
+pub(crate) enum Behind {
+    Nothing,
+    Claims,
+    Namespaces,
 }
 
 impl Room {
     pub(crate) async fn open(prefix: &str) -> Result<Self> {
         let room = Self::prepare(prefix).await?;
-        room.start(ClaimCache::Watched).await
+        room.start(Behind::Nothing).await
     }
 
     /// The namespace without the feature, for what must be there before it.
@@ -66,7 +67,7 @@ impl Room {
         })
     }
 
-    pub(crate) async fn start(mut self, claim_cache: ClaimCache) -> Result<Self> {
+    pub(crate) async fn start(mut self, behind: Behind) -> Result<Self> {
         let kubeconfig =
             self.cluster.install_chart("claimkeeper", &self.namespace, &json!({"features": ["ephemeral"]})).await?;
         // This one always leads.
@@ -76,6 +77,8 @@ impl Room {
         let client = FencedClient::build(config, ClientOptions::new(&self.registry), &fence)?;
         let pods: Store<Pod> = Store::new(vec![ephemeral::interesting], ephemeral::INDEXES_OF_PODS.into());
         let claims: Store<Claim> = Store::new(vec![|_| true], vec![]);
+        let namespaces = Store::new(vec![|_| true], vec![]);
+        let quotas = Store::new(vec![|_| true], vec![]);
         let watches = Watches {
             client: Client::clone(&client),
             namespace: Some(self.namespace.clone()),
@@ -84,12 +87,18 @@ impl Room {
             registry: self.registry.clone(),
         };
         self.tasks.push(tokio::spawn(watches.feed(&pods)).abort_handle());
-        match claim_cache {
-            ClaimCache::Watched => self.tasks.push(tokio::spawn(watches.feed(&claims)).abort_handle()),
-            ClaimCache::Behind => claims.end_list(),
+        match behind {
+            Behind::Claims => claims.end_list(),
+            _ => self.tasks.push(tokio::spawn(watches.feed(&claims)).abort_handle()),
         }
+        match behind {
+            Behind::Namespaces => namespaces.end_list(),
+            _ => self.tasks.push(tokio::spawn(watches.feed_namespaces(&namespaces)).abort_handle()),
+        }
+        self.tasks.push(tokio::spawn(watches.feed(&quotas)).abort_handle());
         let recorder = self.start_events(Client::clone(&client));
-        let feature = Arc::new(Ephemeral::new(pods, claims, client, recorder, &self.registry, 4));
+        let caches = Caches { pods, claims, namespaces, quotas };
+        let feature = Arc::new(Ephemeral::new(caches, client, recorder, &self.registry, 4));
         let run = async move { feature.run(CancellationToken::new()).await };
         self.tasks.push(tokio::spawn(run).abort_handle());
         Ok(self)
@@ -145,18 +154,40 @@ impl Room {
 
     /// A quota on the number of claims, in force when this returns.
     pub(crate) async fn limit_claims(&self, count: u32) -> Result<()> {
-        let quotas: Api<ResourceQuota> = Api::namespaced(self.cluster.admin().await?, &self.namespace);
+        self.limit("persistentvolumeclaims", &count.to_string()).await
+    }
+
+    /// A quota, in force when this returns.
+    pub(crate) async fn limit(&self, resource: &str, amount: &str) -> Result<()> {
+        let quotas = self.quotas().await?;
         let quota = json!({
             "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "claims"},
-            "spec": {"hard": {"persistentvolumeclaims": count.to_string()}},
+            "spec": {"hard": {resource: amount}},
         });
         quotas.patch("claims", &PatchParams::apply("test"), &Patch::Apply(quota)).await?;
         eventually("the quota to be in force", async || {
             let hard = quotas.get("claims").await?.status.and_then(|status| status.hard).unwrap_or_default();
-            ensure!(hard.get("persistentvolumeclaims").is_some_and(|hard| hard.0 == count.to_string()), "not yet");
+            ensure!(hard.get(resource).is_some_and(|hard| hard.0 == amount), "not yet");
             Ok(())
         })
         .await
+    }
+
+    pub(crate) async fn remove_quota(&self) -> Result<()> {
+        self.quotas().await?.delete("claims", &DeleteParams::default()).await?;
+        Ok(())
+    }
+
+    async fn quotas(&self) -> Result<Api<ResourceQuota>> {
+        Ok(Api::namespaced(self.cluster.admin().await?, &self.namespace))
+    }
+
+    /// Says of the namespace whether it takes ephemeral volumes; null takes the label away.
+    pub(crate) async fn label_namespace(&self, ephemeral_volumes: Value) -> Result<()> {
+        let namespaces: Api<Namespace> = Api::all(self.cluster.admin().await?);
+        let patch = json!({"metadata": {"labels": {"claimkeeper.dev/ephemeral-volumes": ephemeral_volumes}}});
+        namespaces.patch(&self.namespace, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        Ok(())
     }
 
     /// As whom the feature runs.
