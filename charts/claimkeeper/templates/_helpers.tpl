@@ -23,3 +23,35 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
   name: {{ include "claimkeeper.serviceAccount" . }}
   namespace: {{ .Release.Namespace }}
 {{- end }}
+
+{{/* An admission policy and its binding: the root context, and the name of a file in policies/. */}}
+{{- define "claimkeeper.policy" -}}
+{{- $root := index . 0 }}
+{{- $file := index . 1 }}
+{{- $name := printf "%s.%s.%s" $file $root.Release.Name $root.Release.Namespace }}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: {{ $name }}
+  labels:
+    {{- include "claimkeeper.labels" $root | nindent 4 }}
+spec:
+  {{- $root.Files.Get (printf "policies/%s.yaml" $file) | trim | nindent 2 }}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: {{ $name }}
+  labels:
+    {{- include "claimkeeper.labels" $root | nindent 4 }}
+spec:
+  policyName: {{ $name }}
+  validationActions: [Deny]
+  {{- with $root.Values.namespace }}
+  matchResources:
+    namespaceSelector:
+      matchLabels:
+        kubernetes.io/metadata.name: {{ . }}
+  {{- end }}
+{{ end }}

@@ -6,7 +6,7 @@ use clap::{Parser, Subcommand};
 
 use crate::{
     config::{Config, Feature, UnknownFeature},
-    run,
+    policy, run,
 };
 
 #[derive(Parser)]
@@ -25,18 +25,34 @@ enum Command {
         /// The file to check
         file: PathBuf,
     },
+    /// Prints what an administrator applies to the cluster
+    #[command(subcommand)]
+    Render(Render),
     /// Prints the version
     Version,
 }
 
+#[derive(Subcommand)]
+enum Render {
+    /// The admission policies of the features that run, for `kubectl apply -f -`; the chart installs the same
+    Policy(Choice),
+}
+
+/// What is configured, and what runs.
 #[derive(clap::Args)]
-struct RunArguments {
+struct Choice {
     /// The configuration file; every key has a safe default
     #[arg(long, value_name = "FILE", env = "CLAIMKEEPER_CONFIG")]
     config: Option<PathBuf>,
     /// Which features run, separated by commas; overrides the file's
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     features: Option<Vec<String>>,
+}
+
+#[derive(clap::Args)]
+struct RunArguments {
+    #[command(flatten)]
+    choice: Choice,
     /// Which cluster; otherwise KUBECONFIG, the pod's own service account, or the kubeconfig in the home directory
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
@@ -60,6 +76,7 @@ pub(crate) fn main() -> ExitCode {
     let result = match command {
         Command::Run(arguments) => start(arguments),
         Command::CheckConfig { file } => check_config(&file),
+        Command::Render(what) => render(what),
         Command::Version => {
             println!("claimkeeper {}", env!("CARGO_PKG_VERSION"));
             Ok(())
@@ -74,7 +91,16 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
-fn start(RunArguments { config, features, kubeconfig }: RunArguments) -> anyhow::Result<()> {
+fn start(RunArguments { choice, kubeconfig }: RunArguments) -> anyhow::Result<()> {
+    run::run(configuration(choice)?, kubeconfig.as_deref())
+}
+
+fn render(Render::Policy(choice): Render) -> anyhow::Result<()> {
+    print!("{}", policy::render(&configuration(choice)?));
+    Ok(())
+}
+
+fn configuration(Choice { config, features }: Choice) -> anyhow::Result<Config> {
     let mut configuration = config.as_deref().map(Config::load).transpose()?.unwrap_or_default();
     if let Some(names) = features {
         configuration.features = parse_features(&names)?;
@@ -84,7 +110,7 @@ fn start(RunArguments { config, features, kubeconfig }: RunArguments) -> anyhow:
         let text = format!("no feature is named; name at least one with --features or in the file's features: {known}");
         return Err(UsageError(text).into());
     }
-    run::run(configuration, kubeconfig.as_deref())
+    Ok(configuration)
 }
 
 fn parse_features(names: &[String]) -> Result<Vec<Feature>, UsageError> {

@@ -2,6 +2,7 @@
 
 mod cli;
 mod config;
+mod policy;
 mod run;
 
 use std::process::ExitCode;

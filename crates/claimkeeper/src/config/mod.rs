@@ -98,12 +98,23 @@ impl Default for Log {
 pub(crate) struct Ephemeral {
     /// How many pods are worked on at once.
     pub concurrency: usize,
+    pub authorize: Authorize,
 }
 
 impl Default for Ephemeral {
     fn default() -> Self {
-        Self { concurrency: 16 }
+        Self { concurrency: 16, authorize: Authorize::Off }
     }
+}
+
+/// Who may have pods with generic ephemeral volumes. The API server asks, by the policy that `render policy` prints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Authorize {
+    /// Whoever may create pods.
+    Off,
+    /// Who, or whose `ServiceAccount`, may `use` `ephemeralvolumes.claimkeeper.dev`.
+    Use,
 }
 
 /// More requests at once than this only queue up in the API server, at the cost of everybody else.
@@ -199,6 +210,7 @@ mod tests {
             ("log:\n  format: xml\n", "line 2"),
             ("admin:\n  listen: here\n", "line 2"),
             ("ephemeral:\n  concurrency: 0\n", "ephemeral.concurrency: is 0, but must be from 1 to 256"),
+            ("ephemeral:\n  authorize: yes please\n", "line 2"),
             ("namespace: ''\n", "namespace: is empty"),
             ("features: [ephemeral]\nfeatures: []\n", "the key `features` appears twice"),
         ] {

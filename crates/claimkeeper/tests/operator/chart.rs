@@ -1,6 +1,8 @@
 //! What the chart accepts.
 
 use anyhow::Result;
+use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
+use kube::Api;
 use serde_json::{Value, json};
 
 #[tokio::test]
@@ -14,5 +16,19 @@ async fn values_that_mean_nothing_fail_the_installation_by_name() -> Result<()> 
     assert!(refused(json!({"features": ["ephemral"]})).await.contains("/features/0"));
     assert!(refused(json!({"features": []})).await.contains("/features"));
     assert!(refused(json!({"features": ["ephemeral"], "leaderElecton": {}})).await.contains("leaderElecton"));
+    let authorize = json!({"features": ["ephemeral"], "ephemeral": {"authorize": "maybe"}});
+    assert!(refused(authorize).await.contains("/ephemeral/authorize"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn off_means_off_also_where_yaml_takes_it_for_a_boolean() -> Result<()> {
+    let cluster = testbed::shared().await?;
+    let namespace = cluster.create_namespace("chart").await?;
+    let values = json!({"features": ["ephemeral"], "namespace": namespace, "ephemeral": {"authorize": false}});
+    cluster.install_chart("off", &namespace, &values).await?;
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(cluster.admin().await?);
+    assert!(policies.get_opt(&format!("ephemeral-volumes-denied.off.{namespace}")).await?.is_some());
+    assert!(policies.get_opt(&format!("ephemeral-volumes-authorized.off.{namespace}")).await?.is_none());
     Ok(())
 }

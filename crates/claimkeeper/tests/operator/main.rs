@@ -7,4 +7,5 @@ mod chart;
 mod home;
 mod lifetime;
 mod outage;
+mod policy;
 mod replicas;
