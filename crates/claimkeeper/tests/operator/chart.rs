@@ -26,9 +26,9 @@ async fn off_means_off_also_where_yaml_takes_it_for_a_boolean() -> Result<()> {
     let cluster = testbed::shared().await?;
     let namespace = cluster.create_namespace("chart").await?;
     let values = json!({"features": ["ephemeral"], "namespace": namespace, "ephemeral": {"authorize": false}});
-    cluster.install_chart("off", &namespace, &values).await?;
+    cluster.install_chart("plain", &namespace, &values).await?;
     let policies: Api<ValidatingAdmissionPolicy> = Api::all(cluster.admin().await?);
-    assert!(policies.get_opt(&format!("ephemeral-volumes-denied.off.{namespace}")).await?.is_some());
-    assert!(policies.get_opt(&format!("ephemeral-volumes-authorized.off.{namespace}")).await?.is_none());
+    assert!(policies.get_opt(&format!("ephemeral-volumes-denied.plain.{namespace}")).await?.is_some());
+    assert!(policies.get_opt(&format!("ephemeral-volumes-authorized.plain.{namespace}")).await?.is_none());
     Ok(())
 }
