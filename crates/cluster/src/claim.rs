@@ -13,6 +13,8 @@ pub struct Claim {
     pub key: ObjectKey,
     /// The uid of its controlling owner. Ownership means this, never the name.
     pub owner: Option<Box<str>>,
+    /// Whether that owner is a pod.
+    pub owned_by_pod: bool,
     /// Whether somebody asked for its end.
     pub being_deleted: bool,
 }
@@ -22,10 +24,11 @@ impl Slim for Claim {
     const KIND: &'static str = "persistentvolumeclaims";
 
     fn from_wire(Wire { mut metadata }: Wire) -> Option<Self> {
-        let owner = meta::controller_uid(&mut metadata);
+        let owner = meta::controller(&mut metadata);
         Some(Self {
             key: ObjectKey::new(&metadata.namespace?, &metadata.name?),
-            owner,
+            owned_by_pod: owner.as_ref().is_some_and(|owner| owner.kind == "Pod" && owner.api_version == "v1"),
+            owner: owner.map(|owner| owner.uid.into_boxed_str()),
             being_deleted: metadata.deletion_timestamp.is_some(),
         })
     }
@@ -55,7 +58,7 @@ mod tests {
                 {"apiVersion": "v1", "kind": "Pod", "name": "build", "uid": "u1", "controller": controller}]}});
             Claim::from_wire(serde_json::from_value(json).unwrap()).unwrap()
         };
-        assert_eq!(claim(true).owner.as_deref(), Some("u1"));
-        assert_eq!(claim(false).owner, None);
+        assert_eq!((claim(true).owner.as_deref(), claim(true).owned_by_pod), (Some("u1"), true));
+        assert_eq!((claim(false).owner, claim(false).owned_by_pod), (None, false));
     }
 }

@@ -8,13 +8,14 @@ use serde::{Deserialize, Deserializer};
 /// Decodes the few fields of metadata that some decision reads and skips the rest while parsing. managedFields alone are
 /// often more than half of an object: they must not even be allocated.
 pub(crate) fn slim<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
-    let SlimMeta { name, namespace, uid, resource_version, deletion_timestamp, owner_references } =
+    let SlimMeta { name, namespace, uid, resource_version, creation_timestamp, deletion_timestamp, owner_references } =
         SlimMeta::deserialize(deserializer)?;
     Ok(ObjectMeta {
         name,
         namespace,
         uid,
         resource_version,
+        creation_timestamp,
         deletion_timestamp,
         owner_references,
         ..ObjectMeta::default()
@@ -29,6 +30,7 @@ struct SlimMeta {
     uid: Option<String>,
     /// The watch resumes from it.
     resource_version: Option<String>,
+    creation_timestamp: Option<Time>,
     deletion_timestamp: Option<Time>,
     owner_references: Option<Vec<OwnerReference>>,
 }
@@ -49,8 +51,7 @@ struct LabelledMeta {
     labels: Option<BTreeMap<String, String>>,
 }
 
-/// The uid of the owner that is marked as the controller: the only owner that counts.
-pub(crate) fn controller_uid(meta: &mut ObjectMeta) -> Option<Box<str>> {
-    let owners = meta.owner_references.take()?;
-    owners.into_iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.into_boxed_str())
+/// The owner that is marked as the controller: the only one that counts.
+pub(crate) fn controller(meta: &mut ObjectMeta) -> Option<OwnerReference> {
+    meta.owner_references.take()?.into_iter().find(|owner| owner.controller == Some(true))
 }

@@ -1,6 +1,6 @@
 //! Pods, as far as a decision reads them.
 
-use k8s_openapi::{api::core::v1::Pod as FullPod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use k8s_openapi::{api::core::v1::Pod as FullPod, apimachinery::pkg::apis::meta::v1::ObjectMeta, jiff::Timestamp};
 use kube::Resource;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -17,6 +17,8 @@ pub struct Pod {
     pub key: ObjectKey,
     /// Which pod it is: a new pod of the same name has another one.
     pub uid: Box<str>,
+    /// When the API server took it in.
+    pub created: Timestamp,
     /// Whether somebody asked for its end.
     pub being_deleted: bool,
     /// How far it got.
@@ -78,6 +80,7 @@ impl Slim for Pod {
         Some(Self {
             key: ObjectKey::new(&metadata.namespace?, &metadata.name?),
             uid: metadata.uid?.into_boxed_str(),
+            created: metadata.creation_timestamp.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
             being_deleted: metadata.deletion_timestamp.is_some(),
             phase,
             ephemeral_volumes: ephemeral_volumes.collect(),

@@ -32,6 +32,7 @@ fn claim() -> impl Strategy<Value = Claim> {
     (key(), proptest::option::of(0..3_u8), any::<bool>()).prop_map(|(key, owner, being_deleted)| Claim {
         key,
         owner: owner.map(|owner| format!("uid{owner}").into()),
+        owned_by_pod: owner.is_some(),
         being_deleted,
     })
 }
@@ -132,6 +133,6 @@ fn a_dropped_subscription_hears_nothing_more() {
     let store = Store::new(vec![interesting], vec![]);
     let (believed, subscription) = listen(&store);
     drop(subscription);
-    store.apply(Claim { key: ObjectKey::new("ci", "late"), owner: None, being_deleted: false });
+    store.apply(Claim { key: ObjectKey::new("ci", "late"), owner: None, owned_by_pod: false, being_deleted: false });
     assert!(believed.lock().is_empty());
 }

@@ -143,6 +143,7 @@ fn body(pod: &Pod, volume: &EphemeralVolume, claim: &ObjectKey) -> Result<Vec<u8
 #[cfg(test)]
 mod tests {
     use cluster::pod::Phase;
+    use k8s_openapi::jiff::Timestamp;
 
     use super::*;
 
@@ -154,6 +155,7 @@ mod tests {
         let pod = Pod {
             key: ObjectKey::new("ci", "build"),
             uid: "uid-1".into(),
+            created: Timestamp::UNIX_EPOCH,
             being_deleted: false,
             phase: Phase::Active,
             ephemeral_volumes: Box::default(),

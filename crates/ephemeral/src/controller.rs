@@ -8,7 +8,7 @@ use cluster::{
     pod::{self, EphemeralVolume, Phase},
     store::{Change, Index, Slim, Subscription},
 };
-use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::{api::core::v1::ObjectReference, jiff::Timestamp};
 use kube::{Api, Client};
 use platform::{
     client::FencedClient,
@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     claim::{self, CreateError},
-    decision::{Action, FAILED_BINDING, MAKE_CLAIM, Observation},
+    decision::{Action, FAILED_BINDING, MAKE_CLAIM, Observation, PATIENCE},
     quota_line::QuotaLine,
 };
 
@@ -254,10 +254,23 @@ impl Ephemeral {
         claim: Option<Arc<Claim>>,
         namespace: Option<Arc<Namespace>>,
     ) -> Decision<Action> {
-        let seen = Observation { pod: Arc::clone(pod), volume: volume.name.clone(), claim, namespace };
+        let seen = Observation {
+            pod: Arc::clone(pod),
+            volume: volume.name.clone(),
+            owner_lives: claim.as_ref().is_some_and(|claim| self.owner_lives(claim)),
+            claim,
+            namespace,
+            now: Timestamp::now(),
+        };
         let decision = MAKE_CLAIM.decide(&seen);
         self.metrics.decisions.with(&[decision.action.name(), decision.reason]).increment();
         decision
+    }
+
+    /// Whether a pod that we know owns the claim. One that has such a volume is known; any other has time to be found out.
+    fn owner_lives(&self, claim: &Claim) -> bool {
+        let pods = self.caches.pods.find(&pod::BY_EPHEMERAL_CLAIM, claim.key.as_str());
+        pods.iter().any(|pod| Some(&pod.uid) == claim.owner.as_ref())
     }
 
     /// Tells whoever should know what was decided and done.
@@ -268,9 +281,13 @@ impl Ephemeral {
                 tracing::info!(feature = "ephemeral", %claim, pod = %pod.key, reason, "created the claim: {message}");
                 Outcome::Done
             }
-            Action::Leave | Action::Wait => {
+            Action::Leave => {
                 tracing::debug!(feature = "ephemeral", %claim, pod = %pod.key, reason, "{message}");
                 Outcome::Done
+            }
+            Action::Wait => {
+                tracing::debug!(feature = "ephemeral", %claim, pod = %pod.key, reason, "{message}");
+                Outcome::After(PATIENCE.unsigned_abs())
             }
             Action::Refuse => {
                 tracing::warn!(feature = "ephemeral", %claim, pod = %pod.key, reason, "{message}");

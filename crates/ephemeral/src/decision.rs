@@ -7,6 +7,7 @@
 //! | lives              | is being deleted                | wait: `ClaimBeingDeleted`         |
 //! | lives              | exists, owned by the pod        | leave: `ClaimExists`              |
 //! | lives, in a namespace that denies ephemeral volumes | any other, or none | refuse: `EphemeralVolumesDenied`, an event |
+//! | is younger than a minute | belongs to a pod that is gone | wait: `ClaimOfEarlierPod`     |
 //! | lives              | exists, not owned by the pod    | refuse: `FailedBinding`, an event |
 //! | lives              | does not exist                  | create: `ClaimMissing`            |
 
@@ -16,6 +17,7 @@ use cluster::{
     namespace::{DENY, EPHEMERAL_VOLUMES},
     pod::Phase,
 };
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use std::sync::Arc;
 
 /// All that the rules look at.
@@ -27,8 +29,12 @@ pub struct Observation {
     pub volume: Box<str>,
     /// What stands under the claim's name.
     pub claim: Option<Arc<Claim>>,
+    /// Whether the claim's owner is a pod that we know to live.
+    pub owner_lives: bool,
     /// The pod's namespace, if it is known.
     pub namespace: Option<Arc<Namespace>>,
+    /// When we look.
+    pub now: Timestamp,
 }
 
 /// What is done about one volume.
@@ -38,7 +44,7 @@ pub enum Action {
     Create,
     /// All is as it should be.
     Leave,
-    /// Not yet: what is in the way is on its way out, and its end wakes us.
+    /// Not yet: what is in the way is on its way out. Its end wakes us.
     Wait,
     /// It must not be made: tell the pod's owner.
     Refuse,
@@ -63,6 +69,9 @@ pub const FAILED_BINDING: &str = "FailedBinding";
 /// The reason of every event about a claim that is not made because an administrator does not want it.
 pub const DENIED: &str = "EphemeralVolumesDenied";
 
+/// How long the garbage collector is trusted to find the claim of a pod that is gone; usually it takes less than a second.
+pub const PATIENCE: SignedDuration = SignedDuration::from_mins(1);
+
 /// The rules.
 pub const MAKE_CLAIM: Chain<Observation, Action> = Chain {
     checks: &[
@@ -71,6 +80,7 @@ pub const MAKE_CLAIM: Chain<Observation, Action> = Chain {
         Check { holds: "no claim of this name is being deleted", run: claim_going_away },
         Check { holds: "no claim of this name belongs to the pod yet", run: claim_exists },
         Check { holds: "the namespace does not deny ephemeral volumes", run: namespace_denies },
+        Check { holds: "no claim of this name is left over from an earlier pod", run: claim_of_earlier_pod },
         Check { holds: "no claim of this name belongs to somebody else", run: name_taken },
     ],
     otherwise: |_| Decision::new(Action::Create, "ClaimMissing", "the claim is made from the volume's template"),
@@ -111,6 +121,16 @@ fn namespace_denies(seen: &Observation) -> Option<Decision<Action>> {
     Some(Decision::new(Action::Refuse, DENIED, message))
 }
 
+// A pod of a StatefulSet comes back under its name before the garbage collector gets to the claim of the one before. That it
+// does so every time is no reason for an alarm every time.
+fn claim_of_earlier_pod(seen: &Observation) -> Option<Decision<Action>> {
+    let claim = seen.claim.as_ref().filter(|claim| claim.owned_by_pod && !seen.owner_lives)?;
+    let young = seen.now.duration_since(seen.pod.created) < PATIENCE;
+    let message =
+        format!("claim {} belongs to a pod that is gone; it is made anew as soon as it is deleted", claim.key);
+    young.then(|| Decision::new(Action::Wait, "ClaimOfEarlierPod", message))
+}
+
 // The words are those of the controller in Kubernetes: people search for them.
 fn name_taken(seen: &Observation) -> Option<Decision<Action>> {
     let claim = seen.claim.as_ref()?;
@@ -129,16 +149,28 @@ mod tests {
 
     fn pod(being_deleted: bool, phase: Phase) -> Arc<Pod> {
         let key = ObjectKey::new("ci", "build");
-        Arc::new(Pod { key, uid: "uid-1".into(), being_deleted, phase, ephemeral_volumes: Box::default() })
+        let created = Timestamp::UNIX_EPOCH;
+        Arc::new(Pod { key, uid: "uid-1".into(), created, being_deleted, phase, ephemeral_volumes: Box::default() })
     }
 
     fn seen(claim: Option<(Option<&str>, bool)>) -> Observation {
         let claim = claim.map(|(owner, being_deleted)| {
             let key = ObjectKey::new("ci", "build-scratch");
-            Arc::new(Claim { key, owner: owner.map(Into::into), being_deleted })
+            Arc::new(Claim { key, owner: owner.map(Into::into), owned_by_pod: owner.is_some(), being_deleted })
         });
-        let namespace = Some(namespace(false));
-        Observation { pod: pod(false, Phase::Active), volume: "scratch".into(), claim, namespace }
+        Observation {
+            pod: pod(false, Phase::Active),
+            volume: "scratch".into(),
+            claim,
+            owner_lives: false,
+            namespace: Some(namespace(false)),
+            now: Timestamp::UNIX_EPOCH + PATIENCE,
+        }
+    }
+
+    /// Seen within the pod's first minute.
+    fn early(claim: Option<(Option<&str>, bool)>) -> Observation {
+        Observation { now: Timestamp::UNIX_EPOCH, ..seen(claim) }
     }
 
     fn namespace(denies_ephemeral_volumes: bool) -> Arc<Namespace> {
@@ -166,6 +198,11 @@ mod tests {
                 Action::Leave,
                 "PodBeingDeleted",
             ),
+            (early(Some((Some("uid-0"), false))), Action::Wait, "ClaimOfEarlierPod"),
+            (Observation { owner_lives: true, ..early(Some((Some("uid-0"), false))) }, Action::Refuse, FAILED_BINDING),
+            (early(Some((None, false))), Action::Refuse, FAILED_BINDING),
+            (early(ours), Action::Leave, "ClaimExists"),
+            (early(None), Action::Create, "ClaimMissing"),
             (denied(None), Action::Refuse, DENIED),
             (denied(Some((None, false))), Action::Refuse, DENIED),
             (denied(ours), Action::Leave, "ClaimExists"),
@@ -202,7 +239,7 @@ mod tests {
         let why = MAKE_CLAIM.explain(&seen(Some((None, true))));
         assert_eq!(why.held, ["the pod is not being deleted", "the pod has not ended"]);
         assert_eq!(why.failed, Some("no claim of this name is being deleted"));
-        assert_eq!(why.not_reached.len(), 3);
+        assert_eq!(why.not_reached.len(), 4);
         assert_eq!(why.decision.reason, "ClaimBeingDeleted");
     }
 }

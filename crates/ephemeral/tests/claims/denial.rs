@@ -21,8 +21,8 @@ async fn a_namespace_that_denies_ephemeral_volumes_keeps_its_claims_and_gets_no_
 
     room.label_namespace(json!("deny")).await?;
     eventually("the label to be seen", async || {
-        room.delete_claim("late-scratch").await.or_else(ignore_missing)?;
-        room.drop_finalizers("late-scratch").await.or_else(ignore_missing)?;
+        room.delete_claim("late-scratch").await.or_else(Room::ignore_missing)?;
+        room.drop_finalizers("late-scratch").await.or_else(Room::ignore_missing)?;
         ensure!(room.metric(DENIED) >= 1, "nothing was denied yet");
         Ok(())
     })
@@ -49,11 +49,4 @@ async fn a_namespace_that_the_cache_does_not_know_yet_is_asked_live() -> Result<
     assert_eq!(warning.reason.as_deref(), Some("EphemeralVolumesDenied"));
     assert!(room.claims.get_opt("web-scratch").await?.is_none());
     Ok(())
-}
-
-fn ignore_missing(error: anyhow::Error) -> Result<()> {
-    match error.downcast_ref::<kube::Error>() {
-        Some(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-        _ => Err(error),
-    }
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // helpers are tests too
 
 mod denial;
+mod healing;
 mod quota;
 mod room;
 
@@ -95,10 +96,7 @@ async fn a_deleted_claim_of_a_living_pod_is_made_again() -> Result<()> {
     let first = room.claim("web-scratch").await?;
     room.delete_claim("web-scratch").await?;
     // The claim's protection lasts as long as a pod uses it; here nobody waits for that.
-    room.drop_finalizers("web-scratch").await.or_else(|error| match error.downcast_ref::<kube::Error>() {
-        Some(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-        _ => Err(error),
-    })?;
+    room.drop_finalizers("web-scratch").await.or_else(Room::ignore_missing)?;
     eventually("a new claim", async || {
         let claim = room.claims.get("web-scratch").await?;
         ensure!(claim.uid() != first.uid(), "still the first one");

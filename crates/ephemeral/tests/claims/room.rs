@@ -34,7 +34,15 @@ pub(crate) struct Room {
     pub(crate) claims: Api<PersistentVolumeClaim>,
     pub(crate) events: Api<Event>,
     pub(crate) registry: Registry,
+    claim_watch: Option<ClaimWatch>,
     tasks: Vec<AbortHandle>,
+}
+
+/// What it takes to stop watching claims and to start again.
+struct ClaimWatch {
+    watches: Watches,
+    store: Store<Claim>,
+    running: AbortHandle,
 }
 
 /// Which caches are fed by a watch, and which stay as empty as if they were far behind.
@@ -61,6 +69,7 @@ impl Room {
             claims: Api::namespaced(client.clone(), &namespace),
             events: Api::namespaced(client, &namespace),
             registry: Registry::default(),
+            claim_watch: None,
             tasks: Vec::new(),
             cluster,
             namespace,
@@ -87,13 +96,16 @@ impl Room {
             registry: self.registry.clone(),
         };
         self.tasks.push(tokio::spawn(watches.feed(&pods)).abort_handle());
-        match behind {
-            Behind::Claims => claims.end_list(),
-            _ => self.tasks.push(tokio::spawn(watches.feed(&claims)).abort_handle()),
+        if behind == Behind::Claims {
+            claims.end_list();
+        } else {
+            let running = tokio::spawn(watches.feed(&claims)).abort_handle();
+            self.claim_watch = Some(ClaimWatch { watches: watches.clone(), store: claims.clone(), running });
         }
-        match behind {
-            Behind::Namespaces => namespaces.end_list(),
-            _ => self.tasks.push(tokio::spawn(watches.feed_namespaces(&namespaces)).abort_handle()),
+        if behind == Behind::Namespaces {
+            namespaces.end_list();
+        } else {
+            self.tasks.push(tokio::spawn(watches.feed_namespaces(&namespaces)).abort_handle());
         }
         self.tasks.push(tokio::spawn(watches.feed(&quotas)).abort_handle());
         let recorder = self.start_events(Client::clone(&client));
@@ -102,6 +114,18 @@ impl Room {
         let run = async move { feature.run(CancellationToken::new()).await };
         self.tasks.push(tokio::spawn(run).abort_handle());
         Ok(self)
+    }
+
+    /// Deaf to what happens to claims, as when the connection is cut.
+    pub(crate) fn interrupt_claim_watch(&self) {
+        self.claim_watch.iter().for_each(|watch| watch.running.abort());
+    }
+
+    /// The watch is back, with a new list.
+    pub(crate) fn resume_claim_watch(&mut self) {
+        if let Some(watch) = &mut self.claim_watch {
+            watch.running = tokio::spawn(watch.watches.feed(&watch.store)).abort_handle();
+        }
     }
 
     pub(crate) async fn create_pod(&self, name: &str, volumes: Value) -> Result<FullPod> {
@@ -143,6 +167,13 @@ impl Room {
         let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
         self.claims.patch(claim, &PatchParams::default(), &patch).await?;
         Ok(())
+    }
+
+    pub(crate) fn ignore_missing(error: anyhow::Error) -> Result<()> {
+        match error.downcast_ref::<kube::Error>() {
+            Some(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+            _ => Err(error),
+        }
     }
 
     /// Keeps a pod in sight after its deletion.
@@ -216,6 +247,7 @@ impl Room {
 
 impl Drop for Room {
     fn drop(&mut self) {
+        self.interrupt_claim_watch();
         self.tasks.iter().for_each(AbortHandle::abort);
     }
 }
