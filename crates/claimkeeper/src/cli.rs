@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 use crate::{
     config::{Config, Feature, UnknownFeature},
     policy, run,
+    why::{self, WhyArguments},
 };
 
 #[derive(Parser)]
@@ -25,6 +26,8 @@ enum Command {
         /// The file to check
         file: PathBuf,
     },
+    /// Tells what is decided about an object, which check decided it, and what to do
+    Why(WhyArguments),
     /// Prints what an administrator applies to the cluster
     #[command(subcommand)]
     Render(Render),
@@ -76,6 +79,7 @@ pub(crate) fn main() -> ExitCode {
     let result = match command {
         Command::Run(arguments) => start(arguments),
         Command::CheckConfig { file } => check_config(&file),
+        Command::Why(arguments) => why::run(&arguments),
         Command::Render(what) => render(what),
         Command::Version => {
             println!("claimkeeper {}", env!("CARGO_PKG_VERSION"));

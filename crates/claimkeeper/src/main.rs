@@ -4,6 +4,7 @@ mod cli;
 mod config;
 mod policy;
 mod run;
+mod why;
 
 use std::process::ExitCode;
 

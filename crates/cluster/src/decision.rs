@@ -5,6 +5,8 @@
 
 use std::borrow::Cow;
 
+use serde::Serialize;
+
 /// What to do, and what everybody is told about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision<A> {
@@ -50,6 +52,36 @@ pub struct Explanation<A> {
     pub not_reached: Vec<&'static str>,
     /// What was decided.
     pub decision: Decision<A>,
+}
+
+/// A decision and the way there, told to a person.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Account {
+    /// The feature that decides.
+    pub feature: &'static str,
+    /// What is decided about.
+    pub about: String,
+    /// What is done.
+    pub decision: &'static str,
+    /// Its stable code.
+    pub reason: &'static str,
+    /// Its sentence.
+    pub message: Cow<'static, str>,
+    /// The facts that held, in order.
+    pub held: Vec<&'static str>,
+    /// The fact that did not hold and so decided; none if all held.
+    pub failed: Option<&'static str>,
+    /// The facts that nobody looked at any more.
+    pub not_reached: Vec<&'static str>,
+}
+
+impl<A> Explanation<A> {
+    /// Tells it; `name` is what the action is called.
+    pub fn tell(self, feature: &'static str, about: String, name: fn(&A) -> &'static str) -> Account {
+        let Self { held, failed, not_reached, decision: Decision { action, reason, message } } = self;
+        Account { feature, about, decision: name(&action), reason, message, held, failed, not_reached }
+    }
 }
 
 impl<O, A> Chain<O, A> {

@@ -21,5 +21,6 @@ mod claim;
 mod controller;
 pub mod decision;
 mod quota_line;
+pub mod why;
 
 pub use controller::{Caches, Ephemeral, INDEXES_OF_PODS, interesting};

@@ -9,3 +9,4 @@ mod lifetime;
 mod outage;
 mod policy;
 mod replicas;
+mod why;

@@ -1,0 +1,150 @@
+//! `claimkeeper why`: which checks passed, which one decided, and what to do.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    str::FromStr,
+    sync::Arc,
+};
+
+use anyhow::{Context, bail};
+use cluster::{Pod, decision::Account, store::Slim};
+use kube::{Api, Client, api::ListParams};
+use platform::{
+    client::{self, ClientOptions},
+    metrics::Registry,
+    trouble::causes,
+};
+
+#[derive(clap::Args)]
+pub(crate) struct WhyArguments {
+    /// What to explain: pod/NAME or pvc/NAME
+    #[arg(value_name = "KIND/NAME", required_unless_present = "file")]
+    object: Option<Object>,
+    /// Its namespace; that of the kubeconfig's context if absent
+    #[arg(short, long)]
+    namespace: Option<String>,
+    /// Explains a pod that does not exist yet, from its manifest
+    #[arg(short, long, value_name = "FILE", conflicts_with = "object")]
+    file: Option<PathBuf>,
+    /// How to tell it
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    output: Output,
+    /// Which cluster; found as for `run` if absent
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Output {
+    Text,
+    Json,
+}
+
+/// What somebody asks about.
+#[derive(Clone)]
+enum Object {
+    Pod(String),
+    Claim(String),
+}
+
+impl FromStr for Object {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('/') {
+            Some((_, "")) | None => Err("it must be written as KIND/NAME, such as pod/web".to_owned()),
+            Some(("pod" | "pods" | "po", name)) => Ok(Self::Pod(name.to_owned())),
+            Some(("pvc" | "claim" | "persistentvolumeclaim" | "persistentvolumeclaims", name)) => {
+                Ok(Self::Claim(name.to_owned()))
+            }
+            Some((kind, _)) => Err(format!("nothing is decided about a `{kind}`; known: pod, pvc")),
+        }
+    }
+}
+
+/// Asks the cluster and prints.
+pub(crate) fn run(arguments: &WhyArguments) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let accounts = runtime.block_on(explain(arguments))?;
+    if arguments.output == Output::Json {
+        println!("{}", serde_json::to_string_pretty(&accounts)?);
+    } else if accounts.is_empty() {
+        println!("No feature has anything to decide about it.");
+    } else {
+        let texts: Vec<String> = accounts.iter().map(text).collect();
+        print!("{}", texts.join("\n"));
+    }
+    Ok(())
+}
+
+async fn explain(arguments: &WhyArguments) -> anyhow::Result<Vec<Account>> {
+    let config = client::load_config(arguments.kubeconfig.as_deref())?;
+    let namespace = arguments.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
+    let client = client::build(config, ClientOptions::new(&Registry::default()))?;
+    let pods = match (&arguments.object, &arguments.file) {
+        (Some(Object::Pod(name)), _) => vec![live_pod(&client, &namespace, name).await?],
+        (Some(Object::Claim(name)), _) => pods_of_claim(&client, &namespace, name).await?,
+        (None, Some(file)) => vec![pod_of_file(file, &namespace)?],
+        (None, None) => Vec::new(),
+    };
+    let mut accounts = Vec::new();
+    for pod in pods {
+        let told = ephemeral::why::explain(&client, &Arc::new(pod)).await;
+        accounts.extend(told.map_err(|error| unanswered(&error))?);
+    }
+    if let Some(Object::Claim(name)) = &arguments.object {
+        let claim = format!("claim {namespace}/{name} ");
+        accounts.retain(|account| account.about.starts_with(&claim));
+    }
+    Ok(accounts)
+}
+
+async fn live_pod(client: &Client, namespace: &str, name: &str) -> anyhow::Result<Pod> {
+    let pods: Api<<Pod as Slim>::Wire> = Api::namespaced(client.clone(), namespace);
+    let pod = pods.get_opt(name).await.map_err(|error| unanswered(&error))?;
+    pod.and_then(Pod::from_wire).with_context(|| format!("there is no pod {name} in namespace {namespace}"))
+}
+
+async fn pods_of_claim(client: &Client, namespace: &str, claim: &str) -> anyhow::Result<Vec<Pod>> {
+    let pods: Api<<Pod as Slim>::Wire> = Api::namespaced(client.clone(), namespace);
+    let pods = pods.list(&ListParams::default()).await.map_err(|error| unanswered(&error))?;
+    let pods = pods.items.into_iter().filter_map(Pod::from_wire);
+    let concerned = |pod: &Pod| pod.ephemeral_volumes.iter().any(|volume| pod.claim_key(volume).name() == claim);
+    Ok(pods.filter(concerned).collect())
+}
+
+/// The pod as it would be if it were created now.
+fn pod_of_file(file: &Path, namespace: &str) -> anyhow::Result<Pod> {
+    let name = file.display();
+    let text = fs::read_to_string(file).with_context(|| format!("{name} cannot be read"))?;
+    let mut manifest: serde_json::Value =
+        serde_saphyr::from_str(&text).map_err(|error| anyhow::anyhow!("{name} is not one YAML document: {error}"))?;
+    if manifest["kind"] != "Pod" || manifest["apiVersion"] != "v1" {
+        bail!("{name} is not the manifest of a Pod (apiVersion v1)");
+    }
+    let metadata = &mut manifest["metadata"];
+    if metadata["namespace"].is_null() {
+        metadata["namespace"] = namespace.into();
+    }
+    // No object has this uid, and none was created at this time: nothing that exists belongs to this pod.
+    metadata["uid"] = "not-created-yet".into();
+    metadata["creationTimestamp"] = serde_json::to_value(jiff::Timestamp::now())?;
+    let wire = serde_json::from_value(manifest).with_context(|| format!("{name} is not a valid Pod"))?;
+    Pod::from_wire(wire).with_context(|| format!("{name} has no metadata.name"))
+}
+
+fn unanswered(error: &kube::Error) -> anyhow::Error {
+    match error {
+        kube::Error::Api(status) => anyhow::anyhow!("the API server refuses to tell: {}", status.message),
+        error => anyhow::anyhow!("the API server cannot be asked: {}", causes(error)),
+    }
+}
+
+fn text(account: &Account) -> String {
+    let Account { feature, about, decision, reason, message, held, failed, not_reached } = account;
+    let checks = held.iter().map(|fact| ("yes", fact)).chain(failed.iter().map(|fact| ("NO ", fact)));
+    let checks = checks.chain(not_reached.iter().map(|fact| ("-  ", fact)));
+    let head = format!("{feature}: {about}\n  {decision}, {reason}: {message}\n");
+    checks.fold(head, |text, (answer, fact)| text + "    " + answer + " " + fact + "\n")
+}

@@ -1,0 +1,82 @@
+//! `claimkeeper why`, as a person uses it.
+
+use std::process::Command;
+
+use anyhow::Result;
+use kube::ResourceExt;
+use serde_json::Value;
+
+use crate::home::{BINARY, Home, file};
+
+impl Home {
+    fn why(&self, arguments: &[&str]) -> (i32, String) {
+        let mut command = Command::new(BINARY);
+        command.arg("why").args(arguments).arg("--kubeconfig").arg(self.cluster.admin_kubeconfig());
+        let output = command.args(["--namespace", &self.namespace]).output().unwrap();
+        let text = if output.status.success() { output.stdout } else { output.stderr };
+        (output.status.code().unwrap(), String::from_utf8(text).unwrap().replace(&self.namespace, "NS"))
+    }
+}
+
+const TAKEN: &str = "\
+ephemeral: claim NS/web-scratch of volume scratch in pod NS/web
+  refuse, FailedBinding: ephemeral volume scratch: PVC NS/web-scratch was not created for pod NS/web (pod is not owner)
+    yes the pod is not being deleted
+    yes the pod has not ended
+    yes no claim of this name is being deleted
+    yes no claim of this name belongs to the pod yet
+    yes the namespace does not deny ephemeral volumes
+    yes no claim of this name is left over from an earlier pod
+    NO  no claim of this name belongs to somebody else
+";
+
+#[tokio::test]
+async fn it_tells_the_checks_and_what_the_event_says() -> Result<()> {
+    let home = Home::on(testbed::shared().await?, "why").await?;
+    home.create_claim("web-scratch").await?;
+    home.create_pod("web").await?;
+    assert_eq!(home.why(&["pod/web"]), (0, TAKEN.to_owned()));
+    assert_eq!(home.why(&["pvc/web-scratch"]), (0, TAKEN.to_owned()));
+
+    let (_, json) = home.why(&["pod/web", "-o", "json"]);
+    let json: Value = serde_json::from_str(&json)?;
+    assert_eq!(json[0]["reason"], "FailedBinding");
+    assert_eq!(json[0]["failed"], "no claim of this name belongs to somebody else");
+
+    home.create_pod("free").await?;
+    let (_, text) = home.why(&["pod/free"]);
+    assert!(text.contains("\n  create, ClaimMissing: "), "{text}");
+    assert!(!text.contains("NO "), "{text}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn it_explains_a_pod_before_it_exists() -> Result<()> {
+    let home = Home::on(testbed::shared().await?, "why").await?;
+    home.create_claim("web-scratch").await?;
+    let directory = tempfile::tempdir()?;
+    let manifest = include_str!("../../../../docs/ephemeral.md");
+    let manifest = manifest.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let manifest = file(&directory, "pod.yaml", manifest);
+    assert_eq!(home.why(&["-f", manifest.to_str().unwrap()]), (0, TAKEN.to_owned()));
+    assert!(home.pods.get_opt("web").await?.is_none(), "it only asks");
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_cannot_be_explained_is_said_in_one_line() -> Result<()> {
+    let home = Home::on(testbed::shared().await?, "why").await?;
+    let plain = home.create_plain_pod("plain").await?.name_any();
+    assert_eq!(home.why(&[&format!("pod/{plain}")]), (0, "No feature has anything to decide about it.\n".to_owned()));
+    let (code, error) = home.why(&["pod/missing"]);
+    assert_eq!((code, error.as_str()), (1, "claimkeeper: there is no pod missing in namespace NS\n"));
+    let directory = tempfile::tempdir()?;
+    let service = file(&directory, "service.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n");
+    let (code, error) = home.why(&["-f", service.to_str().unwrap()]);
+    assert!(code == 1 && error.ends_with("service.yaml is not the manifest of a Pod (apiVersion v1)\n"), "{error}");
+    for (object, part) in [("service/web", "known: pod, pvc"), ("web", "KIND/NAME")] {
+        let (code, error) = home.why(&[object]);
+        assert!(code == 2 && error.contains(part), "{error}");
+    }
+    Ok(())
+}

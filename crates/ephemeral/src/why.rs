@@ -1,0 +1,45 @@
+//! What is decided about a pod's ephemeral volumes, told to a person who asks. Everything is read live, with their rights.
+
+use std::sync::Arc;
+
+use cluster::{Claim, Namespace, Pod, decision::Account, store::Slim};
+use k8s_openapi::jiff::Timestamp;
+use kube::{Api, Client, api::ListParams};
+
+use crate::decision::{Action, MAKE_CLAIM, Observation};
+
+/// One account for each ephemeral volume of the pod.
+pub async fn explain(client: &Client, pod: &Arc<Pod>) -> kube::Result<Vec<Account>> {
+    if pod.ephemeral_volumes.is_empty() {
+        return Ok(Vec::new());
+    }
+    let namespaces: Api<<Namespace as Slim>::Wire> = Api::all(client.clone());
+    let namespace = namespaces.get_opt(pod.key.namespace()).await?.and_then(Namespace::from_wire).map(Arc::new);
+    let claims: Api<<Claim as Slim>::Wire> = Api::namespaced(client.clone(), pod.key.namespace());
+    let mut accounts = Vec::new();
+    for volume in &pod.ephemeral_volumes {
+        let key = pod.claim_key(volume);
+        let claim = claims.get_opt(key.name()).await?.and_then(Claim::from_wire).map(Arc::new);
+        let owner_lives = match &claim {
+            Some(claim) => owner_lives(client, claim).await?,
+            None => false,
+        };
+        let seen = Observation {
+            pod: Arc::clone(pod),
+            volume: volume.name.clone(),
+            claim,
+            owner_lives,
+            namespace: namespace.clone(),
+            now: Timestamp::now(),
+        };
+        let about = format!("claim {key} of volume {} in pod {}", volume.name, pod.key);
+        accounts.push(MAKE_CLAIM.explain(&seen).tell("ephemeral", about, |action: &Action| action.name()));
+    }
+    Ok(accounts)
+}
+
+async fn owner_lives(client: &Client, claim: &Claim) -> kube::Result<bool> {
+    let pods: Api<<Pod as Slim>::Wire> = Api::namespaced(client.clone(), claim.key.namespace());
+    let pods = pods.list(&ListParams::default()).await?;
+    Ok(pods.items.into_iter().filter_map(Pod::from_wire).any(|pod| Some(&pod.uid) == claim.owner.as_ref()))
+}
