@@ -22,9 +22,9 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use rustix::process::{Pid, Signal, kill_process, setsid};
-use testbed::{BUSYBOX, Binaries, Cluster, Component, ControlPlane, Options, cache_directory};
+use testbed::{BUSYBOX, Binaries, Cluster, Component, ControlPlane, Options, REAL_NODES, cache_directory};
 use tokio::{
     signal::unix::{SignalKind, signal},
     time::sleep,
@@ -45,12 +45,8 @@ pub(crate) struct Arguments {
 #[derive(Subcommand)]
 enum Action {
     /// Start the cluster, unless it runs, and print how to reach it (try `eval "$(cargo xtask cluster up)"`)
-    Up {
-        /// With a real node, on which pods really run: containerd, kubelet and kube-proxy (takes root)
-        #[arg(long)]
-        node: bool,
-    },
-    /// Open a shell (or run a command) on the real node: in its network, with its mounts and processes, KUBECONFIG set
+    Up(RealNodes),
+    /// Open a shell (or run a command) on the real nodes: in their network, with their mounts and processes, KUBECONFIG set
     Enter {
         /// What to run instead of a shell
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -64,50 +60,52 @@ enum Action {
     Kubeconfig,
     /// Print a component's log, or the names of all logs
     Logs {
-        component: Option<LogName>,
+        #[arg(value_parser = component)]
+        component: Option<Component>,
         /// Go on printing what is added
         #[arg(short, long)]
         follow: bool,
     },
     /// Own the cluster until SIGTERM; `up` starts this in the background
     #[command(hide = true)]
-    Hold {
-        #[arg(long)]
-        node: bool,
-    },
+    Hold(RealNodes),
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum LogName {
-    Etcd,
-    KubeApiserver,
-    KubeControllerManager,
-    KubeScheduler,
-    Kwok,
-    Containerd,
-    Kubelet,
-    KubeProxy,
+/// How many real nodes a cluster is to have.
+#[derive(Args)]
+struct RealNodes {
+    /// With a real node, on which pods really run: containerd, kubelet and kube-proxy (takes root)
+    #[arg(long)]
+    node: bool,
+    /// With this many real nodes, 1 to 3
+    #[arg(long, value_name = "N", value_parser = number_of_nodes, conflicts_with = "node")]
+    nodes: Option<usize>,
 }
 
-impl From<LogName> for Component {
-    fn from(name: LogName) -> Self {
-        match name {
-            LogName::Etcd => Self::Etcd,
-            LogName::KubeApiserver => Self::ApiServer,
-            LogName::KubeControllerManager => Self::ControllerManager,
-            LogName::KubeScheduler => Self::Scheduler,
-            LogName::Kwok => Self::Kwok,
-            LogName::Containerd => Self::Containerd,
-            LogName::Kubelet => Self::Kubelet,
-            LogName::KubeProxy => Self::KubeProxy,
-        }
+impl RealNodes {
+    /// None for a cluster without.
+    fn count(&self) -> Option<usize> {
+        self.nodes.or_else(|| self.node.then_some(1))
     }
+}
+
+fn number_of_nodes(text: &str) -> Result<usize> {
+    let nodes = text.parse()?;
+    ensure!(REAL_NODES.contains(&nodes), "a cluster can have {} to {}", REAL_NODES.start(), REAL_NODES.end());
+    Ok(nodes)
+}
+
+/// Components by the names that they have in `status`.
+fn component(name: &str) -> Result<Component> {
+    let known = || Component::ALL.map(Component::name).join(", ");
+    let component = Component::ALL.into_iter().find(|component| component.name() == name);
+    component.with_context(|| format!("it is none of {}", known()))
 }
 
 pub(crate) async fn run(arguments: Arguments) -> Result<()> {
     let place = Place::find()?;
     match arguments.action {
-        Action::Up { node } => up(&place, node).await,
+        Action::Up(nodes) => up(&place, nodes.count()).await,
         Action::Enter { command } => enter(&place.running()?, command),
         Action::Down => down(&place).await,
         Action::Status => status(&place),
@@ -115,8 +113,8 @@ pub(crate) async fn run(arguments: Arguments) -> Result<()> {
             println!("{}", place.running()?.admin_kubeconfig().display());
             Ok(())
         }
-        Action::Logs { component, follow } => logs(&place.running()?, component.map(Into::into), follow),
-        Action::Hold { node } => hold(&place, node).await,
+        Action::Logs { component, follow } => logs(&place.running()?, component, follow),
+        Action::Hold(nodes) => hold(&place, nodes.count()).await,
     }
 }
 
@@ -173,7 +171,7 @@ impl Place {
     }
 }
 
-async fn up(place: &Place, node: bool) -> Result<()> {
+async fn up(place: &Place, real_nodes: Option<usize>) -> Result<()> {
     let started = Instant::now();
     let mut deadline = started + UP_DEADLINE;
     let mut holder: Option<Child> = None;
@@ -187,13 +185,13 @@ async fn up(place: &Place, node: bool) -> Result<()> {
             (Some(_), _) => {}
             (None, None) => {
                 // Here and not in the holder, because a build of minutes has to be seen.
-                if node {
+                if real_nodes.is_some() {
                     ensure_node_is_possible().await?;
                 }
                 tokio::task::spawn_blocking(Binaries::get).await??;
-                let nodes = if node { "containerd, kubelet and kube-proxy" } else { "kwok" };
+                let nodes = if real_nodes.is_some() { "containerd, kubelet and kube-proxy" } else { "kwok" };
                 eprintln!("starting etcd, kube-apiserver, kube-controller-manager, kube-scheduler, {nodes} …");
-                holder = Some(start_holder(place, node)?);
+                holder = Some(start_holder(place, real_nodes)?);
                 deadline = Instant::now() + UP_DEADLINE;
             }
             (None, Some(holder)) => {
@@ -207,14 +205,15 @@ async fn up(place: &Place, node: bool) -> Result<()> {
         }
         sleep(POLL_INTERVAL).await;
     };
+    let (wanted, found) = (real_nodes.unwrap_or(0), cluster.real_nodes().len());
     ensure!(
-        !node || cluster.keeper().is_some(),
-        "the cluster that runs has no real node: stop it first with `cargo xtask cluster down`"
+        found >= wanted,
+        "the cluster that runs has {found} real nodes instead of {wanted}: stop it first with `cargo xtask cluster down`"
     );
     let state = if holder.is_some() { format!("ready after {} s", started.elapsed().as_secs()) } else { "up".into() };
     eprintln!("the cluster is {state}: {}; stop it with `cargo xtask cluster down`", cluster.url());
     eprintln!("kubectl and helm are in {}\n", cluster.directory().join("bin").display());
-    if node {
+    if real_nodes.is_some() {
         eprintln!("a shell on the node: `cargo xtask cluster enter`; an image that is there: {BUSYBOX}\n");
     }
     println!("export KUBECONFIG={}", quoted(&cluster.admin_kubeconfig().display().to_string()));
@@ -227,11 +226,11 @@ async fn ensure_node_is_possible() -> Result<()> {
     testbed::real_node_unavailable().await.map_or(Ok(()), |reason| Err(anyhow!(reason)))
 }
 
-fn start_holder(place: &Place, node: bool) -> Result<Child> {
+fn start_holder(place: &Place, real_nodes: Option<usize>) -> Result<Child> {
     let log = File::create(place.holder_log())?;
     Command::new(env::current_exe()?)
         .args(["cluster", "hold"])
-        .args(node.then_some("--node"))
+        .args(real_nodes.map(|nodes| format!("--nodes={nodes}")))
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
@@ -245,7 +244,7 @@ async fn answers(cluster: &Cluster) -> bool {
     tokio::time::timeout(ANSWER_DEADLINE, client.apiserver_version()).await.is_ok_and(|answer| answer.is_ok())
 }
 
-async fn hold(place: &Place, node: bool) -> Result<()> {
+async fn hold(place: &Place, real_nodes: Option<usize>) -> Result<()> {
     // Out of the terminal's session: closing it must not end the cluster. Fails only for one that already is.
     let _ = setsid();
     let mut interrupted = signal(SignalKind::interrupt())?;
@@ -254,7 +253,10 @@ async fn hold(place: &Place, node: bool) -> Result<()> {
     remove_old_runs(place)?;
     let directory = place.run_directory(std::process::id());
     let options = Options::default().name("cluster").directory(&directory);
-    let starting = ControlPlane::start(if node { options.real_node() } else { options });
+    let starting = ControlPlane::start(match real_nodes {
+        Some(nodes) => options.real_nodes(nodes),
+        None => options,
+    });
     let control_plane = tokio::select! {
         outcome = starting => outcome?,
         _ = interrupted.recv() => return Ok(()),

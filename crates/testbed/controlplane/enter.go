@@ -15,19 +15,25 @@ import (
 
 // enter runs a program in the namespaces of a keeper, and ends with it:
 //
-//	controlplane enter KEEPER PIDFILE PROGRAM [ARGUMENT ...]
+//	controlplane enter KEEPER CGROUP PIDFILE PROGRAM [ARGUMENT ...]
 //
 // The process that enters a pid namespace is always a child of the one that asks, so this one stays outside as its parent, passes
-// SIGTERM and SIGINT on, and takes it along when it dies in whichever way. PIDFILE gets the program's process id; it may be empty.
+// SIGTERM and SIGINT on, and takes it along when it dies in whichever way. Both are in CGROUP, and so is all that the program starts.
+// PIDFILE gets the program's process id. CGROUP and PIDFILE may be empty.
 func enter() {
-	if len(os.Args) < 4 {
-		fmt.Fprintln(os.Stderr, "usage: controlplane enter KEEPER PIDFILE PROGRAM [ARGUMENT ...]")
+	if len(os.Args) < 5 {
+		fmt.Fprintln(os.Stderr, "usage: controlplane enter KEEPER CGROUP PIDFILE PROGRAM [ARGUMENT ...]")
 		os.Exit(2)
 	}
-	pid, pidFile, arguments := os.Args[1], os.Args[2], os.Args[3:]
+	pid, cgroup, pidFile, arguments := os.Args[1], os.Args[2], os.Args[3], os.Args[4:]
+	if cgroup != "" {
+		if err := joinCgroup(cgroup); err != nil {
+			exitWith("enter", fmt.Errorf("cannot join a control group: %w", err))
+		}
+	}
 	// Namespaces belong to threads, children inherit those of the thread that makes them, and die with it.
 	runtime.LockOSThread()
-	if err := joinNamespaces(pid); err != nil {
+	if err := joinNamespaces(pid, "net", "pid", "mnt"); err != nil {
 		exitWith("enter", fmt.Errorf("cannot enter the namespaces of process %s: %w", pid, err))
 	}
 	// setpriv and not SysProcAttr.Pdeathsig, with which Go takes a child whose parent is in another pid namespace for an orphan.
@@ -72,13 +78,14 @@ func enter() {
 	}
 }
 
-func joinNamespaces(pid string) error {
+// joinNamespaces moves this thread into a process's namespaces of these kinds.
+func joinNamespaces(pid string, kinds ...string) error {
 	// A thread that shares its working directory with others can't change its mounts.
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return err
 	}
 	var files []*os.File
-	for _, kind := range []string{"net", "pid", "mnt"} {
+	for _, kind := range kinds {
 		file, err := os.Open("/proc/" + pid + "/ns/" + kind)
 		if err != nil {
 			return err

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -25,28 +26,34 @@ const (
 	firstListener = 3
 )
 
-// keeper makes the namespaces in which a real node lives, and takes everything of the node away when it ends:
+// keeper makes the namespaces in which real nodes live, and takes everything of the nodes away when it ends:
 //
-//	controlplane keeper DIRECTORY CGROUP ADDRESS PORT ...
+//	controlplane keeper DIRECTORY CGROUP NAME=ADDRESS[,NAME=ADDRESS ...] PORT ...
 //
 // It is two processes. The outer one holds the lifeline and stays where it was started. The inner one is the first process
 // of a new pid namespace with its own network and mounts: when it dies the kernel kills all that live there (containerd, its
 // shims, the containers), and with them go the mounts, the interfaces and the nftables. Only control groups outlive their
-// processes, so the outer one removes CGROUP.
+// processes, so the outer one removes CGROUP. Each node has a group NAME in it: its components are to be in NAME/components,
+// and its kubelet makes a group beside that for its pods.
 //
-// The node's network has no way out: an interface with ADDRESS that leads nowhere, and loopback. Whoever is outside reaches the PORTs
-// on 127.0.0.1 all the same: the outer one listens there and hands its sockets, which stay outside, to the inner one.
+// The nodes' network has no way out: an interface with their ADDRESSes that leads nowhere, and loopback. Whoever is outside
+// reaches the PORTs on 127.0.0.1 all the same: the outer one listens there and hands its sockets, which stay outside, to the inner one.
 // The inner one's process id is in DIRECTORY/pids/keeper as soon as the namespaces are ready.
 func keeper() {
 	if len(os.Args) < 4 {
-		fmt.Fprintln(os.Stderr, "usage: controlplane keeper DIRECTORY CGROUP ADDRESS PORT ...")
+		fmt.Fprintln(os.Stderr, "usage: controlplane keeper DIRECTORY CGROUP NAME=ADDRESS[,NAME=ADDRESS ...] PORT ...")
 		os.Exit(2)
 	}
-	directory, cgroup, address, ports := os.Args[1], os.Args[2], os.Args[3], os.Args[4:]
+	directory, cgroup, ports := os.Args[1], os.Args[2], os.Args[4:]
+	var names, addresses []string
+	for _, node := range strings.Split(os.Args[3], ",") {
+		name, address, _ := strings.Cut(node, "=")
+		names, addresses = append(names, name), append(addresses, address)
+	}
 	if os.Getenv(insideVariable) == "" {
-		exitWith("keeper", keepOutside(directory, cgroup, ports))
+		exitWith("keeper", keepOutside(directory, cgroup, names, ports))
 	} else {
-		exitWith("keeper", keepInside(directory, address, ports))
+		exitWith("keeper", keepInside(directory, addresses, ports))
 	}
 }
 
@@ -58,16 +65,21 @@ func exitWith(name string, err error) {
 	os.Exit(0)
 }
 
-func keepOutside(directory, cgroup string, ports []string) error {
+func keepOutside(directory, cgroup string, nodes, ports []string) error {
 	// The inner keeper is to die with this thread, which must therefore live as long as this process.
 	runtime.LockOSThread()
 	listeners, err := listen(ports)
 	if err != nil {
 		return err
 	}
+	if err := holdCgroup(cgroup); err != nil {
+		return fmt.Errorf("cannot make the control group of a cluster: %w", err)
+	}
 	defer removeCgroup(cgroup)
-	if err := makeCgroup(cgroup); err != nil {
-		return fmt.Errorf("cannot make the control group of a node: %w", err)
+	for _, node := range nodes {
+		if err := makeCgroup(filepath.Join(cgroup, node, "components")); err != nil {
+			return fmt.Errorf("cannot make the control group of a node: %w", err)
+		}
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -133,11 +145,11 @@ func listen(ports []string) ([]*os.File, error) {
 	return files, nil
 }
 
-func keepInside(directory, address string, ports []string) error {
+func keepInside(directory string, addresses, ports []string) error {
 	if err := arrangeMounts(directory); err != nil {
 		return err
 	}
-	if err := arrangeNetwork(address); err != nil {
+	if err := arrangeNetwork(addresses); err != nil {
 		return err
 	}
 	for i, port := range ports {
@@ -165,7 +177,7 @@ func arrangeMounts(directory string) error {
 	}
 	defer opened.Close()
 	behind := fmt.Sprintf("/proc/self/fd/%d", opened.Fd())
-	upper, work := filepath.Join(directory, "node/var"), filepath.Join(directory, "node/work")
+	upper, work := filepath.Join(directory, "nodes/var"), filepath.Join(directory, "nodes/work")
 	for _, path := range []string{upper, work} {
 		if err := os.MkdirAll(path, 0o755); err != nil {
 			return err
@@ -179,7 +191,7 @@ func arrangeMounts(directory string) error {
 		{"", "/", "", unix.MS_REC | unix.MS_PRIVATE, ""},
 		{"proc", "/proc", "proc", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC, ""},
 		{"tmpfs", "/run", "tmpfs", unix.MS_NOSUID | unix.MS_NODEV, "mode=755"},
-		{"overlay", "/var", "overlay", 0, fmt.Sprintf("lowerdir=/var,upperdir=%s/node/var,workdir=%s/node/work", behind, behind)},
+		{"overlay", "/var", "overlay", 0, fmt.Sprintf("lowerdir=/var,upperdir=%s/nodes/var,workdir=%s/nodes/work", behind, behind)},
 		{behind, directory, "", unix.MS_BIND, ""},
 		// The kubelet's volumes are mounted below it, and those that a container asks to see must reach it.
 		{"", directory, "", unix.MS_SHARED, ""},
@@ -194,7 +206,7 @@ func arrangeMounts(directory string) error {
 	return nil
 }
 
-func arrangeNetwork(address string) error {
+func arrangeNetwork(addresses []string) error {
 	loopback, err := netlink.LinkByName("lo")
 	if err != nil {
 		return err
@@ -207,12 +219,14 @@ func arrangeNetwork(address string) error {
 	if err := netlink.LinkAdd(eth0); err != nil {
 		return fmt.Errorf("cannot make a network interface: %w", err)
 	}
-	parsed, err := netlink.ParseAddr(address)
-	if err != nil {
-		return err
-	}
-	if err := netlink.AddrAdd(eth0, parsed); err != nil {
-		return err
+	for _, address := range addresses {
+		parsed, err := netlink.ParseAddr(address)
+		if err != nil {
+			return err
+		}
+		if err := netlink.AddrAdd(eth0, parsed); err != nil {
+			return err
+		}
 	}
 	nowhere, err := netlink.LinkByName("nowhere")
 	if err != nil {

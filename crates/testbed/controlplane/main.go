@@ -32,6 +32,7 @@ var components = map[string]func(){
 	"kubectl":                 func() { run(kubectl.NewDefaultKubectlCommand()) },
 	"kwok":                    kwok,
 	"leash":                   leash,
+	"powercut":                powercut,
 	"user-certificate":        userCertificate,
 	"workqueue-reference":     workqueueReference,
 }

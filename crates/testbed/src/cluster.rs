@@ -25,7 +25,7 @@ use crate::{
     flags::Layout,
     image::{self, Image},
     kubeconfig::{self, Credentials},
-    node::{self, RealNode},
+    node::{RealNode, RealNodes},
     pki::Identity,
     process,
 };
@@ -48,20 +48,22 @@ struct Description {
     admin_kubeconfig: PathBuf,
     controlplane: PathBuf,
     helm: PathBuf,
-    /// The client of the real node's containerd, if there is such a node.
+    real_nodes: usize,
+    /// The client of the real nodes' containerd, if there are such nodes.
     ctr: Option<PathBuf>,
 }
 
 impl Cluster {
     /// Writes down what others need to attach.
-    pub(crate) fn describe(layout: &Layout, binaries: &Binaries, node: Option<&RealNode>) -> Result<Self> {
+    pub(crate) fn describe(layout: &Layout, binaries: &Binaries, nodes: Option<&RealNodes>) -> Result<Self> {
         let description = Description {
             url: layout.url(),
             directory: layout.directory.clone(),
             admin_kubeconfig: layout.file("kubeconfigs/admin.kubeconfig"),
             controlplane: binaries.controlplane(),
             helm: binaries.helm(),
-            ctr: node.map(RealNode::ctr),
+            real_nodes: layout.real_nodes().count(),
+            ctr: nodes.map(RealNodes::ctr),
         };
         fs::write(layout.file(DESCRIPTION), serde_json::to_vec_pretty(&description)?)?;
         let cluster = Self { description: Arc::new(description) };
@@ -116,17 +118,25 @@ impl Cluster {
         fs::read_to_string(process::pid_file(self.directory(), component)).ok()?.parse().ok()
     }
 
-    /// The process in whose namespaces the real node lives, if there is one.
+    /// The names of the real nodes that it was made with.
+    #[must_use]
+    pub fn real_nodes(&self) -> Vec<String> {
+        RealNode::all(self.description.real_nodes).map(RealNode::name).collect()
+    }
+
+    /// The process in whose namespaces the real nodes live, if there are any.
     #[must_use]
     pub fn keeper(&self) -> Option<u32> {
         fs::read_to_string(self.directory().join("pids/keeper")).ok()?.parse().ok()
     }
 
-    /// Gives an image to the real node, where pods then find it by its name.
+    /// Gives an image to every real node whose containerd runs, where pods then find it by its name.
     pub async fn import_image(&self, image: &Image) -> Result<()> {
-        let node = self.description.ctr.as_ref().zip(self.keeper());
-        let (ctr, keeper) = node.context("only a real node takes images, and this cluster has none")?;
-        image::import(node::ctr(&self.description.controlplane, keeper, ctr), image, self.directory()).await
+        let nodes = self.description.ctr.as_ref().zip(self.keeper());
+        let (ctr, keeper) = nodes.context("only a real node takes images, and this cluster has none")?;
+        let takers = RealNode::all(self.description.real_nodes).filter(|node| self.pid(node.containerd()).is_some());
+        let clients = takers.map(|node| node.ctr(&self.description.controlplane, keeper, ctr)).collect();
+        image::import(clients, image, self.directory()).await
     }
 
     /// Every request that the API server has answered.

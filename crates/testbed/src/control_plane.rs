@@ -18,7 +18,7 @@ use crate::{
     binaries::Binaries,
     flags::Layout,
     image::{BUSYBOX, Image},
-    node::{self, RealNode},
+    node::{self, RealNode, RealNodes},
     probe::Probe,
     process::{ComponentFailed, Launch, Process},
     provisioner,
@@ -39,13 +39,14 @@ pub struct ControlPlane {
     processes: Mutex<BTreeMap<Component, Process>>,
     launches: Vec<Launch>,
     layout: Layout,
-    node: Option<RealNode>,
+    nodes: Option<RealNodes>,
     _directory: RunDirectory,
 }
 
 impl ControlPlane {
     /// Starts a control plane and returns when everything the options ask for is ready, nodes included.
     pub async fn start(options: Options) -> Result<Self> {
+        options.check()?;
         let binaries = tokio::task::spawn_blocking(Binaries::get).await??;
         for attempt in 1.. {
             match Self::try_start(&options, &binaries).await {
@@ -61,15 +62,16 @@ impl ControlPlane {
     async fn try_start(options: &Options, binaries: &Binaries) -> Result<Self> {
         let directory = RunDirectory::create(options)?;
         let layout = Layout::create(&directory.path, options)?;
-        let node = if options.real_node { Some(RealNode::create(&layout, binaries).await?) } else { None };
-        let cluster = Cluster::describe(&layout, binaries, node.as_ref())?;
+        let has_real_nodes = options.real_node_count() > 0;
+        let nodes = if has_real_nodes { Some(RealNodes::create(&layout, binaries).await?) } else { None };
+        let cluster = Cluster::describe(&layout, binaries, nodes.as_ref())?;
         let mut control_plane = Self {
             cluster,
             provisioner: None,
             processes: Mutex::default(),
-            launches: layout.launches(options, binaries, node.as_ref()),
+            launches: layout.launches(options, binaries, nodes.as_ref()),
             layout,
-            node,
+            nodes,
             _directory: directory,
         };
         control_plane.start_everything().await?;
@@ -81,11 +83,11 @@ impl ControlPlane {
     /// slow it down, since nothing of theirs works before it.
     async fn start_everything(&self) -> Result<()> {
         let (core, others): (Vec<&Launch>, Vec<&Launch>) = self.launches.iter().partition(|launch| {
-            matches!(launch.component, Component::Etcd | Component::ApiServer | Component::Containerd)
+            matches!(launch.component, Component::Etcd | Component::ApiServer | Component::Containerd(_))
         });
         self.start_group(&core).await?;
-        if self.node.is_some() {
-            // Before the kubelet, which takes no pods until it has their sandboxes' image.
+        if self.nodes.is_some() {
+            // Before the kubelets, which take no pods until they have their sandboxes' image.
             let busybox = node::busybox()?;
             self.cluster.import_image(&Image::pause(&busybox)).await?;
             self.cluster.import_image(&Image::busybox(BUSYBOX, &busybox)?).await?;
@@ -105,18 +107,19 @@ impl ControlPlane {
 
     /// The nodes, classes and the provisioner, which are objects and tasks rather than processes.
     async fn furnish(&mut self, options: &Options) -> Result<()> {
-        for number in 1..=options.nodes {
-            self.cluster.add_node(&format!("node-{number}"), &[]).await?;
+        for name in options.kwok_nodes() {
+            self.cluster.add_node(&name, &[]).await?;
         }
         if options.provisioner {
             let client = self.cluster.client(&self.layout.file("kubeconfigs/provisioner.kubeconfig")).await?;
             provisioner::create_classes(&client).await?;
             let log = provisioner::open_log(self.directory())?;
-            let disk = self.node.as_ref().map(|_| provisioner::Disk { directory: self.layout.file("volumes") });
-            self.provisioner = Some(AbortOnDrop(tokio::spawn(provisioner::run(client, disk, log))));
+            let (directory, nodes) = (self.layout.file("volumes"), self.cluster.real_nodes());
+            let disks = self.nodes.as_ref().map(|_| provisioner::Disks { directory, nodes });
+            self.provisioner = Some(AbortOnDrop(tokio::spawn(provisioner::run(client, disks, log))));
         }
-        if self.node.is_some() {
-            self.cluster.wait_for_node(node::NAME, Component::Kubelet).await?;
+        for node in self.layout.real_nodes() {
+            self.cluster.wait_for_node(&node.name(), node.kubelet()).await?;
         }
         Ok(())
     }
@@ -149,6 +152,30 @@ impl ControlPlane {
             processes.insert(component, Process::start(launch)?);
         }
         self.wait_until_ready(component).await
+    }
+
+    /// Takes the power from a real node: kubelet, containerd and all pods end at once, and what was only in memory goes with
+    /// them. Its Node object stays, and is no longer Ready when kube-controller-manager has missed the kubelet for long enough.
+    pub async fn lose_node(&self, name: &str) -> Result<()> {
+        let (nodes, node) = self.real_node(name)?;
+        let ended = [node.kubelet(), node.containerd()].map(|component| self.processes.lock().remove(&component));
+        nodes.cut_power(&self.layout, node).await?;
+        drop(ended);
+        Ok(())
+    }
+
+    /// Gives a lost node its power back and waits until it is Ready: its disk is as it was, and its pods start again or are
+    /// over, as their `restartPolicy` says.
+    pub async fn recover_node(&self, name: &str) -> Result<()> {
+        let (_, node) = self.real_node(name)?;
+        self.start_component(node.containerd()).await?;
+        self.start_component(node.kubelet()).await?;
+        self.cluster.wait_for_node(name, node.kubelet()).await
+    }
+
+    fn real_node(&self, name: &str) -> Result<(&RealNodes, RealNode)> {
+        let node = self.layout.real_nodes().find(|node| node.name() == name);
+        self.nodes.as_ref().zip(node).with_context(|| format!("this cluster has no real node {name}"))
     }
 
     /// Freezes a component: connections stay open, nothing answers. This is what a partition looks like.
@@ -218,11 +245,14 @@ impl ControlPlane {
             }
             Component::Scheduler => Probe::https(ports.scheduler.number(), "/readyz", "ok", &ca),
             Component::Kwok => Ok(Probe::http(ports.kwok.number(), "/healthz")),
-            Component::Containerd => {
-                let node = self.node.as_ref().context("this control plane was made without a real node")?;
-                Ok(Probe::socket(node::socket(node.keeper())))
+            Component::Containerd(number) => {
+                let nodes = self.nodes.as_ref().context("this control plane was made without a real node")?;
+                Ok(Probe::socket(RealNode { number }.socket_from_outside(nodes.keeper())))
             }
-            Component::Kubelet => Ok(Probe::http(ports.kubelet_health.number(), "/healthz")),
+            Component::Kubelet(number) => {
+                let port = ports.kubelet_health.get(&number).context("there is no such node")?;
+                Ok(Probe::http(port.number(), "/healthz"))
+            }
             Component::KubeProxy => Ok(Probe::http(ports.proxy_health.number(), "/healthz")),
         }
     }

@@ -1,6 +1,7 @@
 //! The components' command lines.
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
 };
@@ -11,7 +12,7 @@ use crate::{
     Options,
     binaries::Binaries,
     kubeconfig::{self, Credentials},
-    node::{self, RealNode},
+    node::{self, RealNode, RealNodes},
     nodes::KWOK_NODE_LABEL,
     pki::Authority,
     ports::Port,
@@ -52,13 +53,15 @@ pub(crate) struct Ports {
     pub(crate) controller_manager: Port,
     pub(crate) scheduler: Port,
     pub(crate) kwok: Port,
-    pub(crate) kubelet_health: Port,
+    /// By the number of the real node.
+    pub(crate) kubelet_health: BTreeMap<usize, Port>,
     pub(crate) proxy_health: Port,
     pub(crate) proxy_metrics: Port,
 }
 
 impl Ports {
-    fn reserve() -> Result<Self> {
+    fn reserve(real_nodes: usize) -> Result<Self> {
+        let kubelet_health = RealNode::all(real_nodes).map(|node| Ok((node.number, Port::reserve()?)));
         Ok(Self {
             etcd: Port::reserve()?,
             etcd_peer: Port::reserve()?,
@@ -66,7 +69,7 @@ impl Ports {
             controller_manager: Port::reserve()?,
             scheduler: Port::reserve()?,
             kwok: Port::reserve()?,
-            kubelet_health: Port::reserve()?,
+            kubelet_health: kubelet_health.collect::<Result<_>>()?,
             proxy_health: Port::reserve()?,
             proxy_metrics: Port::reserve()?,
         })
@@ -75,7 +78,8 @@ impl Ports {
     /// Those that we ask ourselves, and so must reach when the components have a network of their own.
     pub(crate) fn numbers(&self) -> Vec<u16> {
         let asked = [&self.etcd, &self.apiserver, &self.controller_manager, &self.scheduler, &self.kwok];
-        asked.into_iter().chain([&self.kubelet_health, &self.proxy_health]).map(Port::number).collect()
+        let on_nodes = self.kubelet_health.values().chain([&self.proxy_health]);
+        asked.into_iter().chain(on_nodes).map(Port::number).collect()
     }
 }
 
@@ -86,13 +90,13 @@ impl Layout {
             let path = directory.join(part);
             fs::create_dir_all(&path).with_context(|| format!("cannot create {}", path.display()))?;
         }
-        let layout = Self { directory: directory.to_owned(), ports: Ports::reserve()? };
+        let layout = Self { directory: directory.to_owned(), ports: Ports::reserve(options.real_node_count())? };
         let authority = Authority::create(&layout.file("pki"))?;
         // 10.0.0.1 is the address of the `kubernetes` Service, for pods of a real node.
         let names = ["127.0.0.1", "localhost", "10.0.0.1", "kubernetes.default.svc", "kubernetes.default"];
         authority.write_serving("serving", &names)?;
         authority.write_client("front-proxy", FRONT_PROXY, None)?;
-        if options.real_node {
+        if options.real_node_count() > 0 {
             node::write_credentials(&layout, &authority)?;
         }
         fs::write(layout.file("audit-policy.yaml"), AUDIT_POLICY)?;
@@ -118,18 +122,22 @@ impl Layout {
         self.directory.join(name)
     }
 
+    pub(crate) fn real_nodes(&self) -> impl Iterator<Item = RealNode> {
+        RealNode::all(self.ports.kubelet_health.len())
+    }
+
     pub(crate) fn url(&self) -> String {
         format!("https://127.0.0.1:{}", self.ports.apiserver.number())
     }
 
     /// How to start the components that the options ask for.
-    pub(crate) fn launches(&self, options: &Options, binaries: &Binaries, node: Option<&RealNode>) -> Vec<Launch> {
+    pub(crate) fn launches(&self, options: &Options, binaries: &Binaries, nodes: Option<&RealNodes>) -> Vec<Launch> {
         let launch = |component: Component, flags: Vec<String>| Launch {
             component,
             program: binaries.controlplane(),
-            arguments: std::iter::once(component.name().to_owned()).chain(flags).collect(),
+            arguments: std::iter::once(component.name().into_owned()).chain(flags).collect(),
             directory: self.directory.clone(),
-            place: node.map_or(Place::Here, |node| Place::Network { keeper: node.keeper() }),
+            place: nodes.map_or(Place::Here, |nodes| Place::Network { keeper: nodes.keeper() }),
         };
         let mut launches =
             vec![launch(Component::Etcd, self.etcd()), launch(Component::ApiServer, self.apiserver(options))];
@@ -139,10 +147,10 @@ impl Layout {
         if options.scheduler {
             launches.push(launch(Component::Scheduler, self.scheduler(options)));
         }
-        if options.nodes > 0 {
+        if options.kwok_nodes().next().is_some() {
             launches.push(launch(Component::Kwok, self.kwok()));
         }
-        launches.extend(node.into_iter().flat_map(|node| node.launches(self, binaries)));
+        launches.extend(nodes.into_iter().flat_map(|nodes| nodes.launches(self)));
         launches
     }
 
@@ -192,7 +200,11 @@ impl Layout {
             format!("--audit-log-path={}", self.file("audit.log").display()),
             format!("--audit-log-maxsize={AUDIT_LOG_MEGABYTES}"),
         ];
-        flags.extend(if options.real_node { self.apiserver_with_node() } else { Self::apiserver_without_node() });
+        flags.extend(if options.real_node_count() > 0 {
+            self.apiserver_with_node()
+        } else {
+            Self::apiserver_without_node()
+        });
         flags.extend(options.apiserver_flags.iter().cloned());
         flags
     }
@@ -210,7 +222,7 @@ impl Layout {
         vec![
             // All addresses of a network that leads nowhere: pods come to the node's, everyone else to loopback.
             "--bind-address=0.0.0.0".into(),
-            format!("--advertise-address={}", node::ADDRESS),
+            format!("--advertise-address={}", RealNode::FIRST.address()),
             "--kubelet-preferred-address-types=InternalIP".into(),
             format!("--kubelet-certificate-authority={}", self.file("pki/ca.crt").display()),
             format!("--kubelet-client-certificate={}", self.file("pki/kubelet-client.crt").display()),

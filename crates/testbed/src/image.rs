@@ -1,6 +1,6 @@
 //! Container images from files, without a registry and without Docker.
 //!
-//! An image is one layer, written as an OCI archive and imported into the node's containerd under its full name
+//! An image is one layer, written as an OCI archive and imported into the nodes' containerd under its full name
 //! (`docker.io/…`), so that the kubelet finds it and never tries to pull.
 
 use std::{
@@ -11,6 +11,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
+use futures::future::try_join_all;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tar::{Builder, EntryType, Header};
@@ -189,15 +190,20 @@ fn architecture() -> &'static str {
     }
 }
 
-/// Runs `ctr images import`, which is given ready for its arguments.
-pub(crate) async fn import(mut ctr: Command, image: &Image, directory: &Path) -> Result<()> {
+/// Runs `ctr images import` with each of these, which are given ready for their arguments.
+pub(crate) async fn import(clients: Vec<Command>, image: &Image, directory: &Path) -> Result<()> {
     let archive = directory.join(format!("image-{:08x}.tar", rand::random::<u32>()));
     let (written, path) = (image.clone(), archive.clone());
     tokio::task::spawn_blocking(move || written.write_archive(&path)).await??;
-    ctr.args(["images", "import"]).arg(&archive);
-    let output = tokio::process::Command::from(ctr).kill_on_drop(true).output().await;
+    let imports = clients.into_iter().map(|client| import_archive(client, image, &archive));
+    let outcome = try_join_all(imports).await;
     fs::remove_file(&archive).with_context(|| format!("cannot remove {}", archive.display()))?;
-    let output = output.context("cannot run ctr")?;
+    outcome.map(drop)
+}
+
+async fn import_archive(mut ctr: Command, image: &Image, archive: &Path) -> Result<()> {
+    ctr.args(["images", "import"]).arg(archive);
+    let output = tokio::process::Command::from(ctr).kill_on_drop(true).output().await.context("cannot run ctr")?;
     let complaint = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "cannot import the image {}: {}", image.name, complaint.trim());
     Ok(())

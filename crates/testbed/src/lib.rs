@@ -22,7 +22,8 @@
 //! ```
 //!
 //! Where pods have to run for real, [`Options::real_node`] adds a node with containerd, kubelet and kube-proxy in namespaces of its
-//! own, on machines that allow it ([`real_node_unavailable`]); its images are made of files ([`Image`]).
+//! own, on machines that allow it ([`real_node_unavailable`]); its images are made of files ([`Image`]). With
+//! [`Options::real_nodes`] there are several, of which [`ControlPlane::lose_node`] takes one away.
 //!
 //! The programs are built from the Go modules in `controlplane/` and `node/` when they are first needed ([`Binaries`]).
 
@@ -53,7 +54,7 @@ pub use cluster::Cluster;
 pub use control_plane::ControlPlane;
 pub use image::{BUSYBOX, Image};
 pub use leash::Leash;
-pub use node::real_node_unavailable;
+pub use node::{REAL_NODES, real_node_unavailable};
 pub use options::Options;
 pub use process::{Component, ComponentFailed};
 pub use progress::Progress;

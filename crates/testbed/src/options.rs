@@ -2,9 +2,15 @@
 
 use std::path::PathBuf;
 
+use anyhow::{Result, ensure};
+
+use crate::node::{MOST_REAL_NODES, REAL_NODES};
+
+/// How many nodes there are if nobody says otherwise.
+const NODES: usize = 3;
+
 /// Choices for [`ControlPlane::start`](crate::ControlPlane::start); the default is what most tests want.
 #[derive(Debug, Clone)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a choice of its own")]
 pub struct Options {
     pub(crate) name: String,
     pub(crate) directory: Option<PathBuf>,
@@ -14,8 +20,9 @@ pub struct Options {
     pub(crate) scheduler_flags: Vec<String>,
     pub(crate) controller_manager: bool,
     pub(crate) scheduler: bool,
-    pub(crate) nodes: usize,
-    pub(crate) real_node: bool,
+    /// Those that are only objects, if anybody has said how many.
+    nodes: Option<usize>,
+    real_nodes: Option<usize>,
     pub(crate) provisioner: bool,
 }
 
@@ -31,8 +38,8 @@ impl Default for Options {
             scheduler_flags: Vec::new(),
             controller_manager: true,
             scheduler: true,
-            nodes: 3,
-            real_node: false,
+            nodes: None,
+            real_nodes: None,
             provisioner: true,
         }
     }
@@ -97,18 +104,27 @@ impl Options {
     }
 
     /// How many nodes there are from the start, named `node-1` and up. With 0 there is no kwok either, and pods never run.
+    ///
+    /// Beside real nodes there are none of these unless this asks for them. Their names come after those of the real ones, and
+    /// the scheduler likes them better, because they are bigger: pods say in a `nodeSelector` where they are to run.
     #[must_use]
     pub fn nodes(mut self, nodes: usize) -> Self {
-        self.nodes = nodes;
+        self.nodes = Some(nodes);
         self
     }
 
     /// A real node, `node-1`, with containerd, kubelet and kube-proxy, in place of those that are only objects. It takes root;
     /// [`real_node_unavailable`](crate::real_node_unavailable) tells whether it can be had.
     #[must_use]
-    pub fn real_node(mut self) -> Self {
-        self.real_node = true;
-        self.nodes = 0;
+    pub fn real_node(self) -> Self {
+        self.real_nodes(1)
+    }
+
+    /// Several real nodes, `node-1` to `node-3` at most. Each has its own containerd, kubelet, address, subnet and disk; the network
+    /// and kube-proxy are the same for all.
+    #[must_use]
+    pub fn real_nodes(mut self, nodes: usize) -> Self {
+        self.real_nodes = Some(nodes);
         self
     }
 
@@ -117,5 +133,60 @@ impl Options {
     pub fn provisioner(mut self, provisioner: bool) -> Self {
         self.provisioner = provisioner;
         self
+    }
+
+    /// Whether such a control plane can be.
+    pub(crate) fn check(&self) -> Result<()> {
+        if let Some(nodes) = self.real_nodes {
+            ensure!(
+                REAL_NODES.contains(&nodes),
+                "a cluster can have 1 to {MOST_REAL_NODES} real nodes, and {nodes} were asked for"
+            );
+        }
+        Ok(())
+    }
+
+    pub(crate) fn real_node_count(&self) -> usize {
+        self.real_nodes.unwrap_or(0)
+    }
+
+    /// The names of the nodes that are only objects.
+    pub(crate) fn kwok_nodes(&self) -> impl Iterator<Item = String> {
+        let nodes = match (self.nodes, self.real_nodes) {
+            (Some(nodes), _) => nodes,
+            (None, Some(_)) => 0,
+            (None, None) => NODES,
+        };
+        let first = self.real_node_count() + 1;
+        (first..first + nodes).map(|number| format!("node-{number}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kwok_nodes(options: &Options) -> Vec<String> {
+        options.kwok_nodes().collect()
+    }
+
+    #[test]
+    fn a_number_of_real_nodes_that_cannot_be_had_is_refused() {
+        for nodes in [0, 4] {
+            let refusal = Options::default().real_nodes(nodes).check().unwrap_err().to_string();
+            assert_eq!(refusal, format!("a cluster can have 1 to 3 real nodes, and {nodes} were asked for"));
+        }
+        for options in [Options::default(), Options::default().real_node(), Options::default().real_nodes(3)] {
+            assert!(options.check().is_ok());
+        }
+    }
+
+    #[test]
+    fn nodes_that_are_only_objects_never_have_the_name_of_a_real_one() {
+        assert_eq!(kwok_nodes(&Options::default()), ["node-1", "node-2", "node-3"]);
+        assert_eq!(kwok_nodes(&Options::default().real_nodes(2)), [""; 0]);
+        // Whichever is said first.
+        assert_eq!(kwok_nodes(&Options::default().real_nodes(2).nodes(1)), ["node-3"]);
+        assert_eq!(kwok_nodes(&Options::default().nodes(1).real_nodes(2)), ["node-3"]);
     }
 }

@@ -5,6 +5,7 @@
 //! run directory and exits. (`PR_SET_PDEATHSIG` would watch the thread that spawned the child, not the process.)
 
 use std::{
+    borrow::Cow,
     fmt,
     fs::{self, File},
     io::{Read, Seek, SeekFrom},
@@ -41,46 +42,50 @@ pub enum Component {
     Scheduler,
     /// kwok, which plays the kubelets of all nodes that are not real.
     Kwok,
-    /// The container runtime of a real node.
-    Containerd,
-    /// The kubelet of a real node.
-    Kubelet,
-    /// kube-proxy on a real node.
+    /// The container runtime of the real node with this number, which is 1 for `node-1`.
+    Containerd(usize),
+    /// The kubelet of the real node with this number.
+    Kubelet(usize),
+    /// kube-proxy, one for all real nodes.
     KubeProxy,
 }
 
 impl Component {
     /// All of them, in the order in which they start.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 12] = [
         Self::Etcd,
         Self::ApiServer,
         Self::ControllerManager,
         Self::Scheduler,
         Self::Kwok,
-        Self::Containerd,
-        Self::Kubelet,
+        Self::Containerd(1),
+        Self::Containerd(2),
+        Self::Containerd(3),
+        Self::Kubelet(1),
+        Self::Kubelet(2),
+        Self::Kubelet(3),
         Self::KubeProxy,
     ];
 
     /// The name that the component is known by, in logs and on command lines.
     #[must_use]
-    pub fn name(self) -> &'static str {
+    pub fn name(self) -> Cow<'static, str> {
         match self {
-            Self::Etcd => "etcd",
-            Self::ApiServer => "kube-apiserver",
-            Self::ControllerManager => "kube-controller-manager",
-            Self::Scheduler => "kube-scheduler",
-            Self::Kwok => "kwok",
-            Self::Containerd => "containerd",
-            Self::Kubelet => "kubelet",
-            Self::KubeProxy => "kube-proxy",
+            Self::Etcd => "etcd".into(),
+            Self::ApiServer => "kube-apiserver".into(),
+            Self::ControllerManager => "kube-controller-manager".into(),
+            Self::Scheduler => "kube-scheduler".into(),
+            Self::Kwok => "kwok".into(),
+            Self::Containerd(node) => format!("containerd-{node}").into(),
+            Self::Kubelet(node) => format!("kubelet-{node}").into(),
+            Self::KubeProxy => "kube-proxy".into(),
         }
     }
 }
 
 impl fmt::Display for Component {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(self.name())
+        formatter.write_str(&self.name())
     }
 }
 
@@ -99,10 +104,11 @@ pub(crate) struct Launch {
 pub(crate) enum Place {
     /// Where we run.
     Here,
-    /// In the network of a real node, whose namespaces this process holds.
+    /// In the network of the real nodes, whose namespaces this process holds.
     Network { keeper: u32 },
-    /// In all namespaces of a real node; `enter` is the program that knows the way.
-    Node { keeper: u32, enter: PathBuf },
+    /// In all namespaces of the real nodes, and in this control group unless it is empty; `enter` is the program that knows the
+    /// way.
+    Node { keeper: u32, cgroup: String, enter: PathBuf },
 }
 
 impl Launch {
@@ -115,9 +121,9 @@ impl Launch {
                 command.arg(format!("--net=/proc/{keeper}/ns/net")).arg("--").arg(&self.program);
                 command
             }
-            Place::Node { keeper, enter } => {
+            Place::Node { keeper, cgroup, enter } => {
                 let mut command = Command::new(enter);
-                command.args(["enter", &keeper.to_string()]).arg(pid_file).arg(&self.program);
+                command.args(["enter", &keeper.to_string(), cgroup]).arg(pid_file).arg(&self.program);
                 // Where `nft` and `mount` are, which are run by name; not every root has these in its path.
                 let path = std::env::var_os("PATH").unwrap_or_default();
                 let path = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
@@ -228,7 +234,8 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         // All fail only if the process is already gone, which is what they are for.
-        if self.stands_for_another {
+        let has_ended = self.child.try_wait().is_ok_and(|status| status.is_some());
+        if self.stands_for_another && !has_ended {
             // The child ends with the component, after it has waited for it as nobody else can.
             let _ = self.signal(Signal::KILL);
             let _ = wait_or_kill(&mut self.child, STOP_DEADLINE);
@@ -254,7 +261,7 @@ pub(crate) fn wait_or_kill(child: &mut Child, patience: Duration) -> std::io::Re
 
 /// Where the process id of a running component is written, for siblings and other processes.
 pub(crate) fn pid_file(directory: &Path, component: Component) -> PathBuf {
-    directory.join("pids").join(component.name())
+    directory.join("pids").join(component.name().as_ref())
 }
 
 /// Where a component writes what it has to say.

@@ -9,7 +9,8 @@
 //! A class of one's own works too: any parameters, this provisioner's name. With the parameter `topology: node` its
 //! volumes can only be used on the node that the scheduler selected, like local disks.
 //!
-//! In a cluster with a real node all volumes are directories of that node, which pods really mount.
+//! In a cluster with real nodes all volumes are local: directories of the node that the scheduler selected, which its pods
+//! really mount.
 
 use std::{
     fs::{self, File},
@@ -34,8 +35,6 @@ use kube::{
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use crate::node::NAME as REAL_NODE;
-
 /// The provisioner's name, for classes that a test makes itself.
 pub const PROVISIONER: &str = "testbed.claimkeeper.dev/provisioner";
 
@@ -48,16 +47,28 @@ const CONCURRENCY: usize = 16;
 const ATTEMPTS: u32 = 5;
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// Where volumes of the real node have their data.
+/// Where volumes of the real nodes have their data.
 #[derive(Debug)]
-pub(crate) struct Disk {
+pub(crate) struct Disks {
+    /// There is a directory for each node in it.
     pub(crate) directory: PathBuf,
+    pub(crate) nodes: Vec<String>,
 }
 
-impl Disk {
-    /// Makes the directory of a volume, for whichever user its pod runs as.
-    fn make(&self, uid: &str) -> Result<PathBuf> {
-        let path = self.directory.join(uid);
+impl Disks {
+    /// The node for a volume. Where the scheduler selects none, because the class does not wait for a pod, it is always the
+    /// first: its pods follow it there, and a test knows where to look.
+    fn node<'a>(&'a self, selected: Option<&'a str>) -> Result<&'a str> {
+        selected.or_else(|| self.nodes.first().map(String::as_str)).context("there is no node for the volume")
+    }
+
+    /// Makes the directory of a volume, for whichever user its pod runs as. On a node that is only an object there is nothing
+    /// to be made.
+    fn make(&self, node: &str, uid: &str) -> Result<PathBuf> {
+        if !self.nodes.iter().any(|real| real == node) {
+            return Ok(nowhere(uid));
+        }
+        let path = self.directory.join(node).join(uid);
         fs::create_dir_all(&path)
             .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(0o777)))
             .with_context(|| format!("cannot make {}", path.display()))?;
@@ -98,8 +109,8 @@ pub(crate) async fn create_classes(client: &Client) -> Result<()> {
 }
 
 /// Makes and removes volumes until it is aborted; what goes wrong is written to the log.
-pub(crate) async fn run(client: Client, disk: Option<Disk>, mut log: File) {
-    let disk = disk.as_ref();
+pub(crate) async fn run(client: Client, disks: Option<Disks>, mut log: File) {
+    let disks = disks.as_ref();
     let claims = watch(Api::<PersistentVolumeClaim>::all(client.clone())).map(|claim| claim.map(Either::Left));
     let volumes = watch(Api::<PersistentVolume>::all(client.clone())).map(|volume| volume.map(Either::Right));
     let work = stream::select(claims, volumes)
@@ -107,8 +118,8 @@ pub(crate) async fn run(client: Client, disk: Option<Disk>, mut log: File) {
             let client = client.clone();
             async move {
                 match object {
-                    Ok(Either::Left(claim)) => retry(|| provision(&client, disk, &claim)).await,
-                    Ok(Either::Right(volume)) => retry(|| remove(&client, disk, &volume)).await,
+                    Ok(Either::Left(claim)) => retry(|| provision(&client, disks, &claim)).await,
+                    Ok(Either::Right(volume)) => retry(|| remove(&client, disks, &volume)).await,
                     Err(error) => Err(error.into()),
                 }
             }
@@ -146,7 +157,7 @@ async fn retry<F: Future<Output = Result<()>>>(action: impl Fn() -> F) -> Result
     action().await
 }
 
-async fn provision(client: &Client, disk: Option<&Disk>, claim: &PersistentVolumeClaim) -> Result<()> {
+async fn provision(client: &Client, disks: Option<&Disks>, claim: &PersistentVolumeClaim) -> Result<()> {
     let spec = claim.spec.as_ref();
     let is_ours = claim.annotations().get(STORAGE_PROVISIONER).is_some_and(|provisioner| provisioner == PROVISIONER);
     let is_bound = spec.is_some_and(|spec| spec.volume_name.is_some());
@@ -160,7 +171,7 @@ async fn provision(client: &Client, disk: Option<&Disk>, claim: &PersistentVolum
     if class.volume_binding_mode.as_deref() == Some(WAIT) && node.is_none() {
         return Ok(());
     }
-    let volume = volume_for(claim, &class, node.map(String::as_str), disk)?;
+    let volume = volume_for(claim, &class, node.map(String::as_str), disks)?;
     match Api::all(client.clone()).create(&PostParams::default(), &volume).await {
         // The name is made of the claim's uid: whoever created it did so for this claim.
         Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
@@ -172,7 +183,7 @@ fn volume_for(
     claim: &PersistentVolumeClaim,
     class: &StorageClass,
     node: Option<&str>,
-    disk: Option<&Disk>,
+    disks: Option<&Disks>,
 ) -> Result<PersistentVolume> {
     let uid = claim.uid().context("a claim without uid")?;
     let spec = claim.spec.clone().unwrap_or_default();
@@ -198,9 +209,12 @@ fn volume_for(
     });
     let is_local =
         class.parameters.as_ref().is_some_and(|p| p.get("topology").is_some_and(|topology| topology == "node"));
-    let (path, node) = match disk {
-        Some(disk) => (disk.make(&uid)?, Some(REAL_NODE)),
-        None => (PathBuf::from(format!("/testbed/{uid}")), node.filter(|_| is_local)),
+    let (path, node) = match disks {
+        Some(disks) => {
+            let node = disks.node(node)?;
+            (disks.make(node, &uid)?, Some(node))
+        }
+        None => (nowhere(&uid), node.filter(|_| is_local)),
     };
     match node {
         Some(node) => {
@@ -215,15 +229,20 @@ fn volume_for(
     Ok(serde_json::from_value(volume)?)
 }
 
-async fn remove(client: &Client, disk: Option<&Disk>, volume: &PersistentVolume) -> Result<()> {
+/// The directory of a volume that nothing ever mounts.
+fn nowhere(uid: &str) -> PathBuf {
+    PathBuf::from(format!("/testbed/{uid}"))
+}
+
+async fn remove(client: &Client, disks: Option<&Disks>, volume: &PersistentVolume) -> Result<()> {
     let is_ours = volume.annotations().get(PROVISIONED_BY).is_some_and(|provisioner| provisioner == PROVISIONER);
     let is_released = volume.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Released"));
     let policy = volume.spec.as_ref().and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref());
     let (true, true, Some("Delete"), None) = (is_ours, is_released, policy, &volume.metadata.deletion_timestamp) else {
         return Ok(());
     };
-    if let Some(disk) = disk {
-        disk.remove(volume)?;
+    if let Some(disks) = disks {
+        disks.remove(volume)?;
     }
     // Not a volume that someone released from its claim and that is in use again.
     let preconditions = Preconditions { uid: volume.uid(), resource_version: volume.resource_version() };

@@ -1,4 +1,4 @@
-//! The process that holds the namespaces of a node.
+//! The process that holds the namespaces of a cluster's nodes.
 
 use std::{
     fs::{self, File},
@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::config::ADDRESS;
+use super::RealNode;
 use crate::{
     binaries::Binaries,
     process::{LIFELINE_REMOVES, STOP_DEADLINE},
@@ -25,20 +25,27 @@ pub(super) struct Keeper {
     outer: Child,
     /// Of the inner process, by whose `/proc/<pid>/ns` the namespaces are found.
     pub(super) pid: u32,
-    /// The control group, below the root of each hierarchy, that all containers of the node are in.
+    /// The control group, below the root of each hierarchy, that the nodes' own groups are in.
     pub(super) cgroup: String,
 }
 
 impl Keeper {
     /// Makes the namespaces. These ports of theirs can be reached on this side's 127.0.0.1 too.
-    pub(super) async fn start(directory: &Path, binaries: &Binaries, ports: &[u16]) -> Result<Self> {
-        let cgroup = format!("claimkeeper-{:08x}", rand::random::<u32>());
+    pub(super) async fn start(
+        directory: &Path,
+        binaries: &Binaries,
+        nodes: &[RealNode],
+        ports: &[u16],
+    ) -> Result<Self> {
+        // The keeper takes only names that start like this, by which it finds the groups of killed ones.
+        let cgroup = format!("claimkeeper-nodes-{:08x}", rand::random::<u32>());
+        let nodes = nodes.iter().map(|node| format!("{}={}/24", node.name(), node.address())).collect::<Vec<_>>();
         let log = directory.join("logs/keeper.log");
         let output = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
         let outer = Command::new(binaries.controlplane())
             .arg("keeper")
             .arg(directory)
-            .args([&cgroup, &format!("{ADDRESS}/24")])
+            .args([&cgroup, &nodes.join(",")])
             .args(ports.iter().map(ToString::to_string))
             .env(LIFELINE_REMOVES, directory)
             .stdin(Stdio::piped())
@@ -79,8 +86,8 @@ pub(super) async fn try_out(binaries: &Binaries) -> Result<()> {
     for part in ["logs", "pids"] {
         fs::create_dir(directory.path().join(part))?;
     }
-    match Keeper::start(directory.path(), binaries, &[]).await {
+    match Keeper::start(directory.path(), binaries, &[RealNode::FIRST], &[]).await {
         Ok(_) => Ok(()),
-        Err(error) => bail!("this machine does not allow a node's namespaces: {error:#}"),
+        Err(error) => bail!("this machine does not allow the namespaces of a node: {error:#}"),
     }
 }

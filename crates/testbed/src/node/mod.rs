@@ -1,4 +1,4 @@
-//! A real node: containerd, kubelet and kube-proxy, in namespaces of their own on this machine.
+//! Real nodes: containerd and kubelet for each, and one kube-proxy, in namespaces of their own on this machine.
 //!
 //! ```text
 //! this process ──lifeline──► keeper (outside) ──► keeper (inside, process 1 of its pid namespace)
@@ -6,24 +6,31 @@
 //!      │                        components' ports ──────► │ mounts:  /run and /var of its own
 //!      │                                                  │
 //!      ├── nsenter ──► etcd, kube-apiserver, …            │ (only the network)
-//!      └── enter ────► containerd ──► shims ──► pods,  kubelet,  kube-proxy
+//!      └── enter ────► kube-proxy,  containerd ──► shims ──► pods,  kubelet  (the last three for each node)
 //! ```
 //!
 //! No packet can leave the machine, and nothing can stay: when the inner keeper dies the kernel kills all processes of its
-//! pid namespace, and with them go mounts, interfaces and nftables. The outer one removes the control groups.
+//! pid namespace, and with them go mounts, interfaces and nftables. The outer one removes the control groups, and those that
+//! a killed one could not.
+//!
+//! All nodes of a cluster share these namespaces. What makes a node is a name, an address, a subnet for its pods, a directory
+//! each in memory and on disk, and a control group with everything that runs on it: without this group and this memory it is a
+//! machine without power. What they can't have on their own, because there is one network: ports of pods with `hostNetwork`,
+//! and a kube-proxy, which takes itself for `node-1`'s and ends when that Node object is deleted.
 
 mod config;
 mod keeper;
 mod requirements;
 
 use std::{
+    ops::RangeInclusive,
     path::{Path, PathBuf},
     process::Command,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
-pub(crate) use config::{ADDRESS, NAME, write_credentials};
+pub(crate) use config::write_credentials;
 use keeper::Keeper;
 pub(crate) use requirements::ensure_possible;
 pub use requirements::real_node_unavailable;
@@ -34,27 +41,106 @@ use crate::{
     process::{Component, Launch, Place},
 };
 
-/// Short, whatever the run directory is called: names of sockets must fit into 107 bytes. `/run` is the node's own.
-const SOCKET: &str = "/run/claimkeeper/containerd.sock";
+/// How many real nodes a cluster can have. More than three would need more processors than small machines have.
+pub const REAL_NODES: RangeInclusive<usize> = 1..=MOST_REAL_NODES;
+pub(crate) const MOST_REAL_NODES: usize = 3;
 
-/// The namespaces of a node, and what it takes to start its components there.
-#[derive(Debug)]
+/// One of the real nodes, by its number: where everything of it is to be found.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct RealNode {
-    keeper: Keeper,
-    binaries: NodeBinaries,
+    pub(crate) number: usize,
 }
 
 impl RealNode {
+    /// The one that every cluster with real nodes has.
+    pub(crate) const FIRST: Self = Self { number: 1 };
+
+    /// The nodes of a cluster that has so many.
+    pub(crate) fn all(count: usize) -> impl Iterator<Item = Self> {
+        (1..=count).map(|number| Self { number })
+    }
+
+    /// Its name in the cluster.
+    pub(crate) fn name(self) -> String {
+        format!("node-{}", self.number)
+    }
+
+    /// The same in every cluster: each has a network of its own.
+    pub(crate) fn address(self) -> String {
+        format!("10.1.0.{}", self.number)
+    }
+
+    fn pod_subnet(self) -> String {
+        format!("10.2.{}.0/24", self.number)
+    }
+
+    pub(crate) fn containerd(self) -> Component {
+        Component::Containerd(self.number)
+    }
+
+    pub(crate) fn kubelet(self) -> Component {
+        Component::Kubelet(self.number)
+    }
+
+    /// What a power failure takes. Short, whatever the run directory is called: names of sockets must fit into 107 bytes. `/run`
+    /// is the nodes' own.
+    fn memory(self) -> String {
+        format!("/run/claimkeeper/{}", self.name())
+    }
+
+    /// What a power failure leaves.
+    fn disk(self, layout: &Layout) -> PathBuf {
+        layout.file("nodes").join(self.name())
+    }
+
+    fn file(self, layout: &Layout, name: &str) -> PathBuf {
+        self.disk(layout).join(name)
+    }
+
+    /// Of containerd.
+    fn socket(self) -> String {
+        format!("{}/containerd.sock", self.memory())
+    }
+
+    /// containerd's socket, as it is seen from outside the node.
+    pub(crate) fn socket_from_outside(self, keeper: u32) -> PathBuf {
+        PathBuf::from(format!("/proc/{keeper}/root{}", self.socket()))
+    }
+
+    /// The control group with all that runs on the node, below the cluster's.
+    fn cgroup(self, cluster: &str) -> String {
+        format!("{cluster}/{}", self.name())
+    }
+
+    /// `ctr` in the node, ready for its arguments.
+    pub(crate) fn ctr(self, controlplane: &Path, keeper: u32, ctr: &Path) -> Command {
+        let mut command = Command::new(controlplane);
+        command.args(["enter", &keeper.to_string(), "", ""]).arg(ctr);
+        command.args(["--address", &self.socket(), "--namespace", "k8s.io"]);
+        command
+    }
+}
+
+/// The namespaces of a cluster's nodes, and what it takes to start their components there.
+#[derive(Debug)]
+pub(crate) struct RealNodes {
+    keeper: Keeper,
+    binaries: NodeBinaries,
+    controlplane: PathBuf,
+}
+
+impl RealNodes {
     /// Makes the namespaces and writes the components' configuration.
     pub(crate) async fn create(layout: &Layout, binaries: &Binaries) -> Result<Self> {
         ensure_possible().await?;
         let node_binaries = tokio::task::spawn_blocking(NodeBinaries::get).await??;
-        let keeper = Keeper::start(&layout.directory, binaries, &layout.ports.numbers()).await?;
+        let nodes = layout.real_nodes().collect::<Vec<_>>();
+        let keeper = Keeper::start(&layout.directory, binaries, &nodes, &layout.ports.numbers()).await?;
         config::write(layout, &keeper.cgroup)?;
-        Ok(Self { keeper, binaries: node_binaries })
+        Ok(Self { keeper, binaries: node_binaries, controlplane: binaries.controlplane() })
     }
 
-    /// The process whose namespaces are the node's.
+    /// The process whose namespaces are the nodes'.
     pub(crate) fn keeper(&self) -> u32 {
         self.keeper.pid
     }
@@ -63,48 +149,63 @@ impl RealNode {
         self.binaries.ctr()
     }
 
-    /// How to start the node's components.
-    pub(crate) fn launches(&self, layout: &Layout, binaries: &Binaries) -> Vec<Launch> {
-        let launch = |component, program, arguments| Launch {
-            component,
-            program,
-            arguments,
-            directory: layout.directory.clone(),
-            place: Place::Node { keeper: self.keeper.pid, enter: binaries.controlplane() },
-        };
-        let file = |name: &str| layout.file(name).display().to_string();
-        let containerd = vec![format!("--config={}", file("node/containerd.toml"))];
-        let kubelet = vec![
-            "kubelet".into(),
-            format!("--config={}", file("node/kubelet.json")),
-            format!("--kubeconfig={}", file("kubeconfigs/kubelet.kubeconfig")),
-            format!("--root-dir={}", file("node/kubelet")),
-            format!("--cert-dir={}", file("node/kubelet-certificates")),
-            format!("--hostname-override={NAME}"),
-            format!("--node-ip={ADDRESS}"),
-        ];
-        let proxy = vec!["kube-proxy".into(), format!("--config={}", file("node/kube-proxy.json"))];
-        vec![
-            launch(Component::Containerd, self.binaries.containerd(), containerd),
-            launch(Component::Kubelet, self.binaries.kubelet(), kubelet),
-            launch(Component::KubeProxy, self.binaries.kubelet(), proxy),
-        ]
+    /// How to start the components of all nodes.
+    pub(crate) fn launches(&self, layout: &Layout) -> Vec<Launch> {
+        let proxy =
+            vec!["kube-proxy".to_owned(), format!("--config={}", layout.file("nodes/kube-proxy.json").display())];
+        let nodes = layout.real_nodes().flat_map(|node| {
+            let cgroup = format!("{}/components", node.cgroup(&self.keeper.cgroup));
+            let containerd = vec![format!("--config={}", node.file(layout, "containerd.toml").display())];
+            let kubelet = kubelet_arguments(layout, node);
+            [
+                self.launch(layout, node.containerd(), self.binaries.containerd(), containerd, &cgroup),
+                self.launch(layout, node.kubelet(), self.binaries.kubelet(), kubelet, &cgroup),
+            ]
+        });
+        nodes.chain([self.launch(layout, Component::KubeProxy, self.binaries.kubelet(), proxy, "")]).collect()
     }
+
+    fn launch(
+        &self,
+        layout: &Layout,
+        component: Component,
+        program: PathBuf,
+        arguments: Vec<String>,
+        cgroup: &str,
+    ) -> Launch {
+        let (keeper, enter) = (self.keeper.pid, self.controlplane.clone());
+        let place = Place::Node { keeper, cgroup: cgroup.to_owned(), enter };
+        Launch { component, program, arguments, directory: layout.directory.clone(), place }
+    }
+
+    /// Ends all that runs on a node, and what it had in memory, as a power failure does.
+    pub(crate) async fn cut_power(&self, layout: &Layout, node: RealNode) -> Result<()> {
+        let output = tokio::process::Command::new(&self.controlplane)
+            .args(["powercut", &self.keeper.pid.to_string(), &node.cgroup(&self.keeper.cgroup), &node.memory()])
+            .arg(node.disk(layout))
+            .output()
+            .await
+            .context("cannot run the program that cuts the power")?;
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "cannot cut the power of {}: {}", node.name(), complaint.trim());
+        Ok(())
+    }
+}
+
+fn kubelet_arguments(layout: &Layout, node: RealNode) -> Vec<String> {
+    let kubeconfig = layout.file(&format!("kubeconfigs/{}.kubeconfig", node.kubelet()));
+    vec![
+        "kubelet".into(),
+        format!("--config={}", node.file(layout, "kubelet.json").display()),
+        format!("--kubeconfig={}", kubeconfig.display()),
+        format!("--root-dir={}", node.file(layout, "kubelet").display()),
+        format!("--cert-dir={}", node.file(layout, "kubelet-certificates").display()),
+        format!("--hostname-override={}", node.name()),
+        format!("--node-ip={}", node.address()),
+    ]
 }
 
 /// The machine's statically linked busybox.
 pub(crate) fn busybox() -> Result<PathBuf> {
     requirements::find("busybox").context("busybox is gone")
-}
-
-/// containerd's socket, as it is seen from outside the node.
-pub(crate) fn socket(keeper: u32) -> PathBuf {
-    PathBuf::from(format!("/proc/{keeper}/root{SOCKET}"))
-}
-
-/// `ctr` in the node, ready for its arguments.
-pub(crate) fn ctr(controlplane: &Path, keeper: u32, ctr: &Path) -> Command {
-    let mut command = Command::new(controlplane);
-    command.args(["enter", &keeper.to_string(), ""]).arg(ctr).args(["--address", SOCKET, "--namespace", "k8s.io"]);
-    command
 }

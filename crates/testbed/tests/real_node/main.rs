@@ -125,8 +125,8 @@ async fn a_program_of_this_machine_runs_from_an_image_made_of_it() -> Result<()>
     // The node outlives its kubelet, and the kubelet that comes back finds the pods that ran on without it.
     apply(&cluster, &[pod("patient", "sleep 1000")]).await?;
     eventually("the pod to run", async || expect_phase(&cluster, "patient", "Running").await).await?;
-    cluster.kill(Component::Kubelet)?;
-    cluster.start_component(Component::Kubelet).await?;
+    cluster.kill(Component::Kubelet(1))?;
+    cluster.start_component(Component::Kubelet(1)).await?;
     eventually("exec", async || kubectl(&cluster, &["exec", "patient", "--", "true"]).await).await?;
     let restarts = "jsonpath={.status.containerStatuses[0].restartCount}";
     assert_eq!(kubectl(&cluster, &["get", "pod", "patient", "-o", restarts]).await?, "0");
@@ -261,7 +261,7 @@ async fn a_parent_that_is_killed_leaves_nothing() -> Result<()> {
     apply(&cluster, &[pod("app", "sleep 1000")]).await?;
     eventually("the pod to run", async || expect_phase(&cluster, "app", "Running").await).await?;
     // Stopped, its kubelet notices nothing by itself.
-    let kubelet = cluster.pid(Component::Kubelet).and_then(|pid| Pid::from_raw(pid.try_into().ok()?));
+    let kubelet = cluster.pid(Component::Kubelet(1)).and_then(|pid| Pid::from_raw(pid.try_into().ok()?));
     kill_process(kubelet.context("no kubelet")?, Signal::STOP)?;
     parent.kill()?;
     parent.wait()?;
