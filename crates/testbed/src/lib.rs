@@ -54,7 +54,7 @@ pub use cluster::Cluster;
 pub use control_plane::ControlPlane;
 pub use image::{BUSYBOX, Image};
 pub use leash::Leash;
-pub use node::{REAL_NODES, real_node_unavailable};
+pub use node::{REAL_NODES, real_node_turn, real_node_unavailable};
 pub use options::Options;
 pub use process::{Component, ComponentFailed};
 pub use progress::Progress;

@@ -33,7 +33,7 @@ use anyhow::{Context, Result, ensure};
 pub(crate) use config::write_credentials;
 use keeper::Keeper;
 pub(crate) use requirements::ensure_possible;
-pub use requirements::real_node_unavailable;
+pub use requirements::{real_node_turn, real_node_unavailable};
 
 use crate::{
     binaries::{Binaries, NodeBinaries},

@@ -2,6 +2,7 @@
 
 use std::{
     env,
+    fs::File,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -11,7 +12,7 @@ use tokio::sync::OnceCell;
 
 use super::keeper;
 use crate::{
-    binaries::{Binaries, NodeBinaries},
+    binaries::{Binaries, NodeBinaries, cache_directory},
     progress::Progress,
 };
 
@@ -31,14 +32,26 @@ const PACKAGES: [(&str, &str); 6] = [
 
 static POSSIBLE: OnceCell<Result<(), String>> = OnceCell::const_new();
 
-/// Why no real node can run on this machine, if so. A test that needs one prints this and returns.
+/// Why no real node can run on this machine, if so.
 ///
 /// Installs missing packages, builds what is to be built and tries the kernel out, so the first call takes its time.
 pub async fn real_node_unavailable() -> Option<String> {
     ensure_possible().await.err().map(|error| format!("{error:#}"))
 }
 
-/// The same as an error; the answer is found once.
+/// Holds the turn for a test that needs real nodes, until it is dropped: a whole cluster at a time is enough for a small machine,
+/// and what one leaves could hide behind another. None, with the reason printed, where no real node can run.
+pub async fn real_node_turn() -> Result<Option<File>> {
+    if let Some(reason) = real_node_unavailable().await {
+        eprintln!("skipped: {reason}");
+        return Ok(None);
+    }
+    // A file, because a test runner may give every test a process of its own.
+    let turn = File::create(cache_directory()?.join("real-node-tests.lock"))?;
+    tokio::task::spawn_blocking(move || turn.lock().map(|()| turn)).await?.map(Some).context("cannot wait for the turn")
+}
+
+/// Whether one can, as an error; the answer is found once.
 pub(crate) async fn ensure_possible() -> Result<()> {
     let answer = POSSIBLE.get_or_init(async || check().await.map_err(|error| format!("{error:#}"))).await;
     answer.clone().map_err(|reason| anyhow::anyhow!("no real node can run here: {reason}"))

@@ -4,23 +4,11 @@ mod one;
 mod several;
 mod traces;
 
-use std::fs::{self, File};
+use std::fs;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use testbed::{BUSYBOX, Cluster};
-
-/// Holds the turn until it is dropped: a whole cluster at a time is enough for a small machine, and what one leaves could hide
-/// behind another. None, with the reason printed, where no real node can run.
-async fn turn() -> Result<Option<File>> {
-    if let Some(reason) = testbed::real_node_unavailable().await {
-        eprintln!("skipped: {reason}");
-        return Ok(None);
-    }
-    // A file, because a test runner may give every test a process of its own.
-    let turn = File::create(testbed::cache_directory()?.join("real-node-tests.lock"))?;
-    tokio::task::spawn_blocking(move || turn.lock().map(|()| turn)).await?.map(Some).context("cannot wait for the turn")
-}
 
 /// Runs kubectl to its end and returns what it printed.
 async fn kubectl(cluster: &Cluster, arguments: &[&str]) -> Result<String> {

@@ -4,13 +4,13 @@ use std::{fs, path::Path, time::Instant};
 
 use anyhow::{Result, ensure};
 use serde_json::json;
-use testbed::{Component, ControlPlane, Image, Options, eventually};
+use testbed::{Component, ControlPlane, Image, Options, eventually, real_node_turn};
 
-use crate::{apply, expect_phase, kubectl, pod, turn};
+use crate::{apply, expect_phase, kubectl, pod};
 
 #[tokio::test]
 async fn real_pods_write_through_claims_and_answer_to_logs_exec_and_services() -> Result<()> {
-    let Some(_turn) = turn().await? else { return Ok(()) };
+    let Some(_turn) = real_node_turn().await? else { return Ok(()) };
     let started = Instant::now();
     let cluster = ControlPlane::start(Options::default().real_node()).await?;
 
@@ -60,7 +60,7 @@ async fn real_pods_write_through_claims_and_answer_to_logs_exec_and_services() -
 
 #[tokio::test]
 async fn a_program_of_this_machine_runs_from_an_image_made_of_it() -> Result<()> {
-    let Some(_turn) = turn().await? else { return Ok(()) };
+    let Some(_turn) = real_node_turn().await? else { return Ok(()) };
     let cluster = ControlPlane::start(Options::default().real_node().provisioner(false)).await?;
     let image = Image::of_program("docker.io/testbed/uname:1", Path::new("/bin/uname"))?;
     cluster.import_image(&image).await?;
