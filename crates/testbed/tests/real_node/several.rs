@@ -203,7 +203,8 @@ async fn nodes_that_are_only_objects_stand_beside_a_real_one_and_leave_it_alone(
     apply(&cluster, &objects).await?;
     runs(&cluster, "real").await?;
     runs(&cluster, "unreal").await?;
-    assert_eq!(kubectl(&cluster, &["exec", "real", "--", "cat", "/data/page"]).await?, "real\n");
+    let real = field(&cluster, "pod/real", ".status.podIP").await?;
+    assert_eq!(answer(&cluster, "real", &real).await?, "real\n");
     let (directory, node) = home(&cluster, "unreal").await?;
     assert_eq!(node, "node-2");
     assert!(!directory.exists(), "nobody would ever remove it");
