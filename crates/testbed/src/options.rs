@@ -171,17 +171,6 @@ mod tests {
     }
 
     #[test]
-    fn a_number_of_real_nodes_that_cannot_be_had_is_refused() {
-        for nodes in [0, 4] {
-            let refusal = Options::default().real_nodes(nodes).check().unwrap_err().to_string();
-            assert_eq!(refusal, format!("a cluster can have 1 to 3 real nodes, and {nodes} were asked for"));
-        }
-        for options in [Options::default(), Options::default().real_node(), Options::default().real_nodes(3)] {
-            assert!(options.check().is_ok());
-        }
-    }
-
-    #[test]
     fn nodes_that_are_only_objects_never_have_the_name_of_a_real_one() {
         assert_eq!(kwok_nodes(&Options::default()), ["node-1", "node-2", "node-3"]);
         assert_eq!(kwok_nodes(&Options::default().real_nodes(2)), [""; 0]);

@@ -77,6 +77,14 @@ async fn a_wrong_flag_ends_in_an_error_with_the_components_own_words() -> Result
 }
 
 #[tokio::test]
+async fn a_number_of_real_nodes_that_cannot_be_had_is_refused() {
+    for nodes in [0, 4] {
+        let refusal = ControlPlane::start(bare().real_nodes(nodes)).await.unwrap_err().to_string();
+        assert_eq!(refusal, format!("a cluster can have 1 to 3 real nodes, and {nodes} were asked for"));
+    }
+}
+
+#[tokio::test]
 async fn a_directory_with_something_in_it_is_refused_and_left_alone() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let file = directory.path().join("precious");
