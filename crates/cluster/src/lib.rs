@@ -8,8 +8,11 @@
 //! A store never writes and is never written back: writes are explicit patches made by the features. What a store holds
 //! may be old; whoever is about to do something that cannot be undone reads live and decides again.
 
+pub mod attachment;
 pub mod claim;
+pub mod class;
 pub mod decision;
+pub mod driver;
 pub mod key;
 mod meta;
 pub mod namespace;
@@ -20,7 +23,10 @@ pub mod server;
 pub mod store;
 pub mod watch;
 
+pub use attachment::Attachment;
 pub use claim::Claim;
+pub use class::Class;
+pub use driver::Driver;
 pub use key::ObjectKey;
 pub use namespace::Namespace;
 pub use pod::Pod;

@@ -25,6 +25,10 @@ pub struct Pod {
     pub phase: Phase,
     /// Its generic ephemeral volumes, in the order of the pod's spec.
     pub ephemeral_volumes: Box<[EphemeralVolume]>,
+    /// The names of the claims that it uses without owning them: those that its spec calls by name.
+    pub used_claims: Box<[Box<str>]>,
+    /// Where it was to run, kept once it has ended: before that nobody asks, and most pods have not ended.
+    pub last_node: Option<Box<str>>,
 }
 
 /// How far a pod got.
@@ -54,7 +58,21 @@ fn ephemeral_claims(pod: &Pod) -> Vec<Box<str>> {
     pod.ephemeral_volumes.iter().map(|volume| pod.claim_key(volume).as_str().into()).collect()
 }
 
+/// Pods by the `namespace/name` of the claims that they use without owning them.
+pub const BY_USED_CLAIM: Index<Pod> = Index { name: "used-claim", values: used_claims };
+
+fn used_claims(pod: &Pod) -> Vec<Box<str>> {
+    let key = |claim: &Box<str>| ObjectKey::new(pod.key.namespace(), claim).as_str().into();
+    pod.used_claims.iter().map(key).collect()
+}
+
 impl Pod {
+    /// Whether it will never start again.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.phase != Phase::Active
+    }
+
     /// Where the claim of an ephemeral volume belongs. The scheduler and the kubelet compute the same name.
     #[must_use]
     pub fn claim_key(&self, volume: &EphemeralVolume) -> ObjectKey {
@@ -68,10 +86,15 @@ impl Slim for Pod {
 
     fn from_wire(wire: Wire) -> Option<Self> {
         let Wire { metadata, spec, status } = wire;
-        let ephemeral_volumes = spec.volumes.into_iter().filter_map(|volume| {
-            let template = volume.ephemeral?.volume_claim_template?;
-            Some(EphemeralVolume { name: volume.name.into_boxed_str(), template })
-        });
+        let (mut ephemeral_volumes, mut used_claims) = (Vec::new(), Vec::new());
+        for volume in spec.volumes {
+            if let Some(template) = volume.ephemeral.and_then(|ephemeral| ephemeral.volume_claim_template) {
+                ephemeral_volumes.push(EphemeralVolume { name: volume.name.into_boxed_str(), template });
+            }
+            if let Some(used) = volume.persistent_volume_claim {
+                used_claims.push(used.claim_name.into_boxed_str());
+            }
+        }
         let phase = match status.phase.as_deref() {
             Some("Succeeded") => Phase::Succeeded,
             Some("Failed") => Phase::Failed,
@@ -83,7 +106,9 @@ impl Slim for Pod {
             created: metadata.creation_timestamp.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
             being_deleted: metadata.deletion_timestamp.is_some(),
             phase,
-            ephemeral_volumes: ephemeral_volumes.collect(),
+            ephemeral_volumes: ephemeral_volumes.into(),
+            used_claims: used_claims.into(),
+            last_node: spec.node_name.filter(|_| phase != Phase::Active).map(String::into_boxed_str),
         })
     }
 
@@ -105,16 +130,26 @@ pub struct Wire {
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct WireSpec {
     #[serde(default)]
     volumes: Vec<WireVolume>,
+    node_name: Option<String>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct WireVolume {
     #[serde(default)]
     name: String,
     ephemeral: Option<WireEphemeral>,
+    persistent_volume_claim: Option<WireUsedClaim>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireUsedClaim {
+    claim_name: String,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -157,5 +192,19 @@ mod tests {
                 "status":{"phase":"Failed"}}"#,
         );
         assert_eq!((pod.being_deleted, pod.phase), (true, Phase::Failed));
+    }
+
+    #[test]
+    fn claims_that_are_called_by_name_are_known_and_the_node_once_the_pod_has_ended() {
+        let pod = |phase: &str| {
+            decode(&format!(
+                r#"{{"metadata":{{"namespace":"ci","name":"build","uid":"u1"}},
+                     "spec":{{"nodeName":"node-1","volumes":[{{"name":"a","persistentVolumeClaim":{{"claimName":"data"}}}}]}},
+                     "status":{{"phase":"{phase}"}}}}"#
+            ))
+        };
+        assert_eq!(used_claims(&pod("Running")), ["ci/data".into()]);
+        assert_eq!(pod("Running").last_node, None);
+        assert_eq!(pod("Succeeded").last_node.as_deref(), Some("node-1"));
     }
 }

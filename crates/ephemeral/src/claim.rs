@@ -159,6 +159,8 @@ mod tests {
             being_deleted: false,
             phase: Phase::Active,
             ephemeral_volumes: Box::default(),
+            used_claims: Box::default(),
+            last_node: None,
         };
         let body = String::from_utf8(body(&pod, &volume, &pod.claim_key(&volume)).unwrap()).unwrap();
         assert_eq!(

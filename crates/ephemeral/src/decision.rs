@@ -149,8 +149,16 @@ mod tests {
 
     fn pod(being_deleted: bool, phase: Phase) -> Arc<Pod> {
         let key = ObjectKey::new("ci", "build");
-        let created = Timestamp::UNIX_EPOCH;
-        Arc::new(Pod { key, uid: "uid-1".into(), created, being_deleted, phase, ephemeral_volumes: Box::default() })
+        Arc::new(Pod {
+            key,
+            uid: "uid-1".into(),
+            created: Timestamp::UNIX_EPOCH,
+            being_deleted,
+            phase,
+            ephemeral_volumes: Box::default(),
+            used_claims: Box::default(),
+            last_node: None,
+        })
     }
 
     fn seen(claim: Option<(Option<&str>, bool)>) -> Observation {
