@@ -336,7 +336,7 @@ fn call(queue: &Queue<ObjectKey>, quota_line: &QuotaLine, namespace: &str, count
 }
 
 /// What a pod with several volumes needs: a failure is retried before a reminder is due.
-fn most_urgent(one: Outcome, other: Outcome) -> Outcome {
+pub(crate) fn most_urgent(one: Outcome, other: Outcome) -> Outcome {
     match (one, other) {
         (Outcome::Retry, _) | (_, Outcome::Retry) => Outcome::Retry,
         (Outcome::After(one), Outcome::After(other)) => Outcome::After(one.min(other)),

@@ -21,6 +21,7 @@ mod claim;
 mod controller;
 pub mod decision;
 mod quota_line;
+pub mod reclaim;
 pub mod why;
 
 pub use controller::{Caches, Ephemeral, INDEXES_OF_PODS, interesting};
