@@ -62,8 +62,7 @@ fn ephemeral_claims(pod: &Pod) -> Vec<Box<str>> {
 pub const BY_USED_CLAIM: Index<Pod> = Index { name: "used-claim", values: used_claims };
 
 fn used_claims(pod: &Pod) -> Vec<Box<str>> {
-    let key = |claim: &Box<str>| ObjectKey::new(pod.key.namespace(), claim).as_str().into();
-    pod.used_claims.iter().map(key).collect()
+    pod.used_claims.iter().map(|claim| ObjectKey::new(pod.key.namespace(), claim).as_str().into()).collect()
 }
 
 impl Pod {
