@@ -15,8 +15,11 @@ use cluster::{
     server::{self, ListMode, Version},
     watch::Watches,
 };
-use ephemeral::{Caches, Ephemeral};
-use futures::future::join_all;
+use ephemeral::{
+    Caches, Ephemeral,
+    reclaim::{self, Reclaim, ReclaimCompleted},
+};
+use futures::future::{join_all, join3};
 use kube::{Client, Config as KubeConfig};
 use platform::{
     admin::AdminServer,
@@ -94,6 +97,7 @@ struct Operator {
     namespace: Option<String>,
     caches: Caches,
     ephemeral: Option<Ephemeral>,
+    reclaim: Option<Reclaim>,
     /// Writes the events; taken when it starts.
     events: Option<Worker>,
     fence: Fence,
@@ -117,15 +121,24 @@ impl Operator {
             None
         };
 
+        let runs_ephemeral = config.features.contains(&Feature::Ephemeral);
+        let reclaims = runs_ephemeral && config.ephemeral.reclaim_completed != ReclaimCompleted::Off;
         let caches = Caches {
-            pods: Store::new(vec![ephemeral::interesting], ephemeral::INDEXES_OF_PODS.into()),
+            pods: store_of_pods(reclaims),
             claims: Store::new(vec![|_| true], vec![]),
             namespaces: Store::new(vec![|_| true], vec![]),
             quotas: Store::new(vec![|_| true], vec![]),
         };
-        let ephemeral = config
-            .features
-            .contains(&Feature::Ephemeral)
+        let reclaim = reclaims.then(|| {
+            let settings = reclaim::Settings {
+                reclaim_completed: config.ephemeral.reclaim_completed,
+                without_attach: config.ephemeral.reclaim_without_attach.clone(),
+                concurrency: config.ephemeral.concurrency,
+            };
+            let beside = reclaim::Caches::beside(&caches.pods, &caches.claims);
+            Reclaim::new(beside, writer.clone(), recorder.clone(), &registry, settings)
+        });
+        let ephemeral = runs_ephemeral
             .then(|| Ephemeral::new(caches.clone(), writer, recorder, &registry, config.ephemeral.concurrency));
         let reached = readiness.gate("the API server");
         let namespace = config.namespace.clone();
@@ -137,6 +150,7 @@ impl Operator {
             namespace,
             caches,
             ephemeral,
+            reclaim,
             events: Some(events),
             fence,
             elector,
@@ -172,9 +186,10 @@ impl Operator {
             stopping.cancelled().await;
             sleep(DRAIN_DEADLINE).await;
         };
-        let features = self.ephemeral.iter().map(|feature| feature.run(stopping.clone()));
+        let make = self.ephemeral.iter().map(|feature| feature.run(stopping.clone()));
+        let free = self.reclaim.iter().map(|feature| feature.run(stopping.clone()));
         tokio::select! {
-            _ = join_all(features) => {}
+            _ = async { tokio::join!(join_all(make), join_all(free)) } => {}
             () = drained => tracing::warn!(deadline = ?DRAIN_DEADLINE, "work was still under way at the deadline and is cut off"),
         }
     }
@@ -192,9 +207,14 @@ impl Operator {
         let Caches { pods, claims, namespaces, quotas } = &self.caches;
         let feeds =
             (watches.feed(pods), watches.feed(claims), watches.feed_namespaces(namespaces), watches.feed(quotas));
+        let reclaim = self.reclaim.as_ref().map(|reclaim| {
+            let reclaim::Caches { classes, drivers, attachments, .. } = reclaim.caches();
+            let feed = (watches.feed_cluster_scoped(classes), watches.feed_cluster_scoped(drivers));
+            join3(feed.0, feed.1, watches.feed_cluster_scoped(attachments))
+        });
         // Only now: from here on readiness waits for the caches.
         self.reached.open();
-        tokio::join!(feeds.0, feeds.1, feeds.2, feeds.3);
+        tokio::join!(feeds.0, feeds.1, feeds.2, feeds.3, join_all(reclaim));
     }
 
     /// An API server that is down or not yet up is waited for, however long it takes.
@@ -215,6 +235,17 @@ impl Operator {
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
+}
+
+/// Pods that no enabled feature could act on are not kept.
+fn store_of_pods(reclaims: bool) -> Store<cluster::Pod> {
+    let mut interests: Vec<fn(&cluster::Pod) -> bool> = vec![ephemeral::interesting];
+    let mut indexes = Vec::from(ephemeral::INDEXES_OF_PODS);
+    if reclaims {
+        interests.push(reclaim::uses_claims);
+        indexes.extend(reclaim::INDEXES_OF_PODS);
+    }
+    Store::new(interests, indexes)
 }
 
 fn tell_version(version: Option<Version>, git_version: &str) {

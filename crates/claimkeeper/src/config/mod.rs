@@ -6,6 +6,7 @@ mod seconds;
 
 use std::{fs, net::SocketAddr, path::Path};
 
+use ephemeral::reclaim::{PLUGINS_WITHOUT_ATTACH, ReclaimCompleted};
 use platform::{
     leader::LeaderConfig,
     logging::{self, Format},
@@ -99,11 +100,20 @@ pub(crate) struct Ephemeral {
     /// How many pods are worked on at once.
     pub concurrency: usize,
     pub authorize: Authorize,
+    /// What becomes of the claims of ended pods.
+    pub reclaim_completed: ReclaimCompleted,
+    /// CSI drivers and plugins in Kubernetes whose volumes, though never attached, are known to be unmounted in time.
+    pub reclaim_without_attach: Vec<String>,
 }
 
 impl Default for Ephemeral {
     fn default() -> Self {
-        Self { concurrency: 16, authorize: Authorize::Off }
+        Self {
+            concurrency: 16,
+            authorize: Authorize::Off,
+            reclaim_completed: ReclaimCompleted::Off,
+            reclaim_without_attach: Vec::new(),
+        }
     }
 }
 
@@ -140,12 +150,28 @@ impl Config {
             let wrong = format!("is {}, but must be from 1 to {MOST_CONCURRENCY}", self.ephemeral.concurrency);
             return Err(ConfigError::value("ephemeral.concurrency", &wrong));
         }
+        for plugin in &self.ephemeral.reclaim_without_attach {
+            check_plugin(plugin)?;
+        }
         if self.namespace.as_deref() == Some("") {
             return Err(ConfigError::value("namespace", &"is empty; leave it out to look after all namespaces"));
         }
         let anybody = self.leader_election.resolve("anywhere", || "anybody".to_owned());
         anybody.validate().map_err(|error| ConfigError::value("leaderElection", &error))
     }
+}
+
+/// CSI drivers may have any name but those that Kubernetes keeps for itself.
+fn check_plugin(name: &str) -> Result<(), ConfigError> {
+    let wrong = match name {
+        "" => "has an empty name".to_owned(),
+        name if name.starts_with("kubernetes.io/") && !PLUGINS_WITHOUT_ATTACH.contains(&name) => {
+            let known = PLUGINS_WITHOUT_ATTACH.join(", ");
+            format!("has `{name}`, but of the plugins in Kubernetes it may have only {known}")
+        }
+        _ => return Ok(()),
+    };
+    Err(ConfigError::value("ephemeral.reclaimWithoutAttach", &wrong))
 }
 
 impl LeaderElection {
@@ -211,6 +237,12 @@ mod tests {
             ("admin:\n  listen: here\n", "line 2"),
             ("ephemeral:\n  concurrency: 0\n", "ephemeral.concurrency: is 0, but must be from 1 to 256"),
             ("ephemeral:\n  authorize: yes please\n", "line 2"),
+            ("ephemeral:\n  reclaimCompleted: always\n", "line 2"),
+            ("ephemeral:\n  reclaimWithoutAttach: ['']\n", "ephemeral.reclaimWithoutAttach: has an empty name"),
+            (
+                "ephemeral:\n  reclaimWithoutAttach: [kubernetes.io/iscsi]\n",
+                "has `kubernetes.io/iscsi`, but of the plugins in Kubernetes it may have only kubernetes.io/local-volume, ",
+            ),
             ("namespace: ''\n", "namespace: is empty"),
             ("features: [ephemeral]\nfeatures: []\n", "the key `features` appears twice"),
         ] {
@@ -247,6 +279,20 @@ mod tests {
                 Config::parse(configuration).unwrap();
             }
         }
+    }
+
+    #[test]
+    fn every_way_to_reclaim_can_be_configured() {
+        for (text, expected) in [
+            ("off", ReclaimCompleted::Off),
+            ("byClass", ReclaimCompleted::ByClass),
+            ("report", ReclaimCompleted::Report),
+            ("delete", ReclaimCompleted::Delete),
+        ] {
+            let config = Config::parse(&format!("ephemeral: {{reclaimCompleted: {text}}}")).unwrap();
+            assert_eq!(config.ephemeral.reclaim_completed, expected);
+        }
+        Config::parse("ephemeral: {reclaimWithoutAttach: [csi.example.dev, kubernetes.io/local-volume]}").unwrap();
     }
 
     #[test]

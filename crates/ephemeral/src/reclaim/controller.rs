@@ -44,9 +44,6 @@ const NOT_ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed";
 /// The indexes that the store of pods must have for reclaim, besides those of the rest of the feature.
 pub const INDEXES_OF_PODS: [Index<Pod>; 1] = [BY_USED_CLAIM];
 
-/// The indexes that the store of attachments must have.
-pub const INDEXES_OF_ATTACHMENTS: [Index<Attachment>; 1] = [BY_VOLUME];
-
 /// Pods that must be kept for reclaim, besides those with ephemeral volumes.
 #[must_use]
 pub fn uses_claims(pod: &Pod) -> bool {
@@ -77,6 +74,20 @@ pub struct Caches {
     pub drivers: Store<Driver>,
     /// All attachments.
     pub attachments: Store<Attachment>,
+}
+
+impl Caches {
+    /// The stores of reclaim besides those of the rest of the feature.
+    #[must_use]
+    pub fn beside(pods: &Store<Pod>, claims: &Store<Claim>) -> Self {
+        Self {
+            pods: pods.clone(),
+            claims: claims.clone(),
+            classes: Store::new(vec![|_| true], vec![]),
+            drivers: Store::new(vec![|_| true], vec![]),
+            attachments: Store::new(vec![|_| true], vec![BY_VOLUME]),
+        }
+    }
 }
 
 /// The part of the feature that frees claims.
@@ -113,6 +124,12 @@ impl Reclaim {
         );
         let queue = Queue::new("ephemeral_reclaim", registry);
         Self { client, memory: Arc::default(), caches, settings, events, queue, decisions }
+    }
+
+    /// The stores that it looks at.
+    #[must_use]
+    pub fn caches(&self) -> &Caches {
+        &self.caches
     }
 
     /// Acts until `stop` is cancelled (then it finishes what it has begun) or the future is dropped (then it ends at once).

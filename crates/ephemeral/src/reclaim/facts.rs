@@ -13,6 +13,13 @@ use serde::{Deserialize, de::IgnoredAny};
 /// The predecessor of `storageClassName`. Where it is set it still counts, and before the field.
 const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
 
+const LOCAL_VOLUME: &str = "kubernetes.io/local-volume";
+const HOST_PATH: &str = "kubernetes.io/host-path";
+const NFS: &str = "kubernetes.io/nfs";
+
+/// The plugins in Kubernetes that can be vouched for. All others are attached in ways that we don't pretend to know.
+pub const PLUGINS_WITHOUT_ATTACH: [&str; 3] = [LOCAL_VOLUME, HOST_PATH, NFS];
+
 /// A claim as it is right now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LiveClaim {
@@ -98,10 +105,9 @@ impl Volume {
                 // Without the object nobody can tell how a volume was treated that is mounted already.
                 Cow::Owned(csi.driver)
             }
-            VolumeSpec { local: Some(_), .. } => Cow::Borrowed("kubernetes.io/local-volume"),
-            VolumeSpec { host_path: Some(_), .. } => Cow::Borrowed("kubernetes.io/host-path"),
-            VolumeSpec { nfs: Some(_), .. } => Cow::Borrowed("kubernetes.io/nfs"),
-            // The last of these are attached in ways of their own; we don't pretend to know them.
+            VolumeSpec { local: Some(_), .. } => Cow::Borrowed(LOCAL_VOLUME),
+            VolumeSpec { host_path: Some(_), .. } => Cow::Borrowed(HOST_PATH),
+            VolumeSpec { nfs: Some(_), .. } => Cow::Borrowed(NFS),
             _ => Cow::Borrowed("another plugin in Kubernetes"),
         };
         let vouched_for = vouched_for.iter().any(|name| *name == plugin);

@@ -32,5 +32,6 @@ mod memory;
 mod mode;
 mod wake;
 
-pub use controller::{Caches, INDEXES_OF_ATTACHMENTS, INDEXES_OF_PODS, Reclaim, Settings, uses_claims};
+pub use controller::{Caches, INDEXES_OF_PODS, Reclaim, Settings, uses_claims};
+pub use facts::PLUGINS_WITHOUT_ATTACH;
 pub use mode::{Mode, ReclaimCompleted};
