@@ -241,17 +241,16 @@ impl Reclaim {
 
     /// Pods that have not ended and call the claim by name; the claim's own pod, should it turn out to live after all.
     async fn live_users(&self, case: &Case) -> Result<Vec<ObjectKey>, kube::Error> {
-        let api: Api<<Pod as Slim>::Wire> = Api::namespaced(Client::clone(&self.client), case.claim.namespace());
+        let Case { pod, claim } = case;
+        let api: Api<<Pod as Slim>::Wire> = Api::namespaced(Client::clone(&self.client), claim.namespace());
         let mut page = ListParams::default().fields(NOT_ENDED).limit(PAGE_SIZE);
         loop {
             let list = api.list(&page).await?;
-            let pods = list.items.into_iter().filter_map(Pod::from_wire);
-            let uses =
-                |pod: &Pod| pod.uid == case.pod.uid || pod.used_claims.iter().any(|name| **name == *case.claim.name());
-            let users: Vec<ObjectKey> = pods.filter(uses).map(|pod| pod.key).collect();
+            let mut found: Vec<Pod> = list.items.into_iter().filter_map(Pod::from_wire).collect();
+            found.retain(|other| other.uid == pod.uid || other.used_claims.iter().any(|used| **used == *claim.name()));
             match list.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) if users.is_empty() => page.continue_token = Some(token),
-                _ => return Ok(users),
+                Some(token) if found.is_empty() => page.continue_token = Some(token),
+                _ => return Ok(found.into_iter().map(|other| other.key).collect()),
             }
         }
     }

@@ -199,7 +199,7 @@ mod tests {
 
     use super::*;
 
-    fn claim(metadata: Value, spec: Value) -> LiveClaim {
+    fn claim(metadata: &Value, spec: &Value) -> LiveClaim {
         let mut json = json!({"metadata": metadata, "spec": spec});
         for (key, value) in [("namespace", "ci"), ("name", "build-scratch"), ("uid", "c1"), ("resourceVersion", "7")] {
             json["metadata"][key] = value.into();
@@ -211,9 +211,8 @@ mod tests {
     fn the_controlling_owner_is_known_with_its_place() {
         let bystander = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "u0"});
         let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": "build", "uid": "u1", "controller": true});
-        let owned = claim(json!({"ownerReferences": [bystander, owner]}), json!({}));
-        assert_eq!(owned.owner, Some((1, "u1".into())));
-        assert_eq!(claim(json!({"ownerReferences": [bystander]}), json!({})).owner, None);
+        assert_eq!(claim(&json!({"ownerReferences": [bystander, owner]}), &json!({})).owner, Some((1, "u1".into())));
+        assert_eq!(claim(&json!({"ownerReferences": [bystander]}), &json!({})).owner, None);
     }
 
     #[test]
@@ -223,7 +222,7 @@ mod tests {
             let template = json!({"metadata": metadata, "spec": spec}).to_string();
             let template = RawValue::from_string(template).unwrap();
             let of_template = class_of_template(&EphemeralVolume { name: "scratch".into(), template });
-            let of_claim = claim(metadata.clone(), spec.clone()).class;
+            let of_claim = claim(metadata, spec).class;
             assert_eq!(of_template, of_claim);
             of_claim
         };

@@ -5,9 +5,12 @@
 mod guarded;
 mod room;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use ephemeral::reclaim::ReclaimCompleted;
-use kube::ResourceExt;
+use kube::{
+    ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams},
+};
 use room::{Kind, Room, Sight};
 use serde_json::json;
 use testbed::eventually;
@@ -25,7 +28,7 @@ async fn a_claim_goes_before_its_pod_once_its_volume_is_detached_and_unmounted()
     room.until_decided("wait", "StillAttached").await?;
     room.untouched("build-scratch").await?;
 
-    room.attachments.delete(&volume, &kube::api::DeleteParams::default()).await?;
+    room.attachments.delete(&volume, &DeleteParams::default()).await?;
     room.until_decided("wait", "StillInUse").await?;
     room.untouched("build-scratch").await?;
 
@@ -48,6 +51,36 @@ async fn a_claim_goes_before_its_pod_once_its_volume_is_detached_and_unmounted()
     })
     .await?;
     assert_eq!(room.writes()?, ["create build-scratch", "delete build-scratch", "patch build-scratch"]);
+    room.close().await
+}
+
+#[tokio::test]
+async fn what_the_controller_in_kubernetes_attached_is_freed_when_it_has_detached_it() -> Result<()> {
+    let room = Room::prepare("attacher").await?;
+    room.add_driver(true).await?;
+    let room = room.start(ReclaimCompleted::Delete, &[], Sight::Full).await?;
+    // From now on kube-controller-manager attaches and detaches for this node, as it does for every kubelet's.
+    let managed =
+        json!({"metadata": {"annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}}});
+    room.nodes.patch(&room.namespace, &PatchParams::default(), &Patch::Merge(managed)).await?;
+    let (_, volume) = room.run_pod("build", Kind::Csi).await?;
+    let attachment = eventually("the attachment", async || {
+        let mut all = room.attachments.list(&ListParams::default()).await?.items;
+        all.retain(|attachment| attachment.spec.source.persistent_volume_name.as_deref() == Some(&*volume));
+        all.pop().context("there is none")
+    })
+    .await?;
+    let attached = Patch::Merge(json!({"status": {"attached": true}}));
+    room.attachments.patch_status(&attachment.name_any(), &PatchParams::default(), &attached).await?;
+    room.set_in_use(&[room.listed_as("build-scratch")]).await?;
+
+    room.end("build", "Succeeded").await?;
+    room.until_decided("wait", "StillAttached").await?;
+    room.untouched("build-scratch").await?;
+    // As soon as the kubelet has unmounted it, Kubernetes detaches it by itself.
+    room.set_in_use(&[]).await?;
+    room.until_gone("build-scratch").await?;
+    assert!(room.attachments.get_opt(&attachment.name_any()).await?.is_none());
     room.close().await
 }
 

@@ -45,12 +45,12 @@ fn live(change: impl FnOnce(&mut LiveClaim)) -> ClaimSeen {
     ClaimSeen::Live(Arc::new(claim))
 }
 
-fn there(volumes_in_use: &[&str]) -> Option<Node> {
-    Some(Node::There { volumes_in_use: volumes_in_use.iter().map(|name| (*name).into()).collect() })
+fn there(volumes_in_use: &[&str]) -> Node {
+    Node::There { volumes_in_use: volumes_in_use.iter().map(|name| (*name).into()).collect() }
 }
 
-fn without_attach(vouched_for: bool) -> Option<Volume> {
-    Some(Volume::WithoutAttach { plugin: "kubernetes.io/nfs".into(), vouched_for })
+fn without_attach(vouched_for: bool) -> Volume {
+    Volume::WithoutAttach { plugin: "kubernetes.io/nfs".into(), vouched_for }
 }
 
 /// All was read live, and nothing is in the way.
@@ -63,12 +63,12 @@ fn free_disk() -> Observation {
         users: Users { pods: vec![], live: true },
         attached: false,
         volume: Some(Volume::Attachable { listed_as: DISK.into() }),
-        node: there(&["kubernetes.io/csi/disks.example.dev^vol-2"]),
+        node: Some(there(&["kubernetes.io/csi/disks.example.dev^vol-2"])),
     }
 }
 
 fn free_mount() -> Observation {
-    Observation { volume: without_attach(true), node: None, ..free_disk() }
+    Observation { volume: Some(without_attach(true)), node: None, ..free_disk() }
 }
 
 fn used(live: bool) -> Users {
@@ -100,12 +100,12 @@ fn every_row_of_the_table_is_decided_as_written() {
         ),
         (Observation { attached: true, ..free_disk() }, Action::Wait, "StillAttached"),
         (Observation { attached: true, ..free_mount() }, Action::Wait, "StillAttached"),
-        (Observation { node: there(&[DISK]), ..free_disk() }, Action::Poll, "StillInUse"),
+        (Observation { node: Some(there(&[DISK])), ..free_disk() }, Action::Poll, "StillInUse"),
         (Observation { node: Some(Node::Gone), ..free_disk() }, Action::Delete, CLAIM_RECLAIMED),
-        (Observation { volume: without_attach(false), ..free_disk() }, Action::Report, UNMOUNT_NOT_PROVABLE),
+        (Observation { volume: Some(without_attach(false)), ..free_disk() }, Action::Report, UNMOUNT_NOT_PROVABLE),
         (Observation { volume: Some(Volume::Missing), ..free_disk() }, Action::Report, UNMOUNT_NOT_PROVABLE),
         (
-            Observation { volume: without_attach(false), node: Some(Node::Gone), ..free_disk() },
+            Observation { volume: Some(without_attach(false)), node: Some(Node::Gone), ..free_disk() },
             Action::Delete,
             CLAIM_RECLAIMED,
         ),
@@ -143,7 +143,7 @@ fn facts_are_asked_for_one_after_the_other_and_only_while_they_matter() {
     assert_eq!(look(node_read()), Action::Look(Fact::Users));
     // What is only reported needs no list of all pods, what is vouched for no node, and what is off nothing at all.
     assert_eq!(look(Observation { mode: Some(Mode::Report), ..node_read() }), Action::Report);
-    assert_eq!(look(Observation { volume: without_attach(true), ..claim_read() }), Action::Look(Fact::Users));
+    assert_eq!(look(Observation { volume: Some(without_attach(true)), ..claim_read() }), Action::Look(Fact::Users));
     assert_eq!(look(Observation { mode: Some(Mode::Off), ..nothing_read() }), Action::Leave);
     assert_eq!(look(Observation { users: used(false), ..nothing_read() }), Action::Wait);
 }
@@ -151,7 +151,7 @@ fn facts_are_asked_for_one_after_the_other_and_only_while_they_matter() {
 #[test]
 fn a_claim_that_stays_because_nobody_tells_of_its_unmount_is_told_with_what_to_do() {
     assert_eq!(
-        RECLAIM.decide(&Observation { volume: without_attach(false), ..free_disk() }).message,
+        RECLAIM.decide(&Observation { volume: Some(without_attach(false)), ..free_disk() }).message,
         "the claim is kept as long as the pod: volume pv-1 is one of kubernetes.io/nfs, which is mounted without being \
          attached, so nobody tells when node node-1 has unmounted it. If you know that it always has, list the plugin in \
          ephemeral.reclaimWithoutAttach"
@@ -188,11 +188,11 @@ prop_compose! {
         volume in proptest::option::of(prop_oneof![
             Just(Volume::Missing),
             Just(Volume::Attachable { listed_as: DISK.into() }),
-            any::<bool>().prop_map(|vouched_for| Volume::WithoutAttach { plugin: "kubernetes.io/nfs".into(), vouched_for }),
+            any::<bool>().prop_map(without_attach),
         ]),
         node in proptest::option::of(prop_oneof![
             Just(Node::Gone),
-            any::<bool>().prop_map(|used| there(if used { &[DISK] } else { &[] }).unwrap()),
+            any::<bool>().prop_map(|used| there(if used { &[DISK] } else { &[] })),
         ]),
     ) -> Observation {
         let pods = if used { vec![ObjectKey::new("ci", "debug")] } else { vec![] };
