@@ -42,7 +42,17 @@ impl Home {
 
     /// Starts a replica under an account of its own, so that the audit log tells the replicas apart.
     pub(crate) async fn start(&self, replica: &str, leader_election: Value) -> Result<Replica> {
-        let values = json!({"features": ["ephemeral"], "leaderElection": {"name": "shared"}});
+        self.start_with(replica, leader_election, json!({})).await
+    }
+
+    /// The same with a configuration of the feature.
+    pub(crate) async fn start_with(&self, replica: &str, leader_election: Value, ephemeral: Value) -> Result<Replica> {
+        let reclaim = ephemeral.get("reclaimCompleted").cloned().unwrap_or_else(|| json!("off"));
+        let values = json!({
+            "features": ["ephemeral"],
+            "ephemeral": {"reclaimCompleted": reclaim},
+            "leaderElection": {"name": "shared"},
+        });
         let kubeconfig = self.cluster.install_chart(replica, &self.namespace, &values).await?;
         let mut election = json!({"name": "shared", "identity": replica});
         election.as_object_mut().unwrap().extend(leader_election.as_object().unwrap().clone());
@@ -51,6 +61,7 @@ impl Home {
             "namespace": self.namespace,
             "leaderElection": election,
             "admin": {"listen": "127.0.0.1:0"},
+            "ephemeral": ephemeral,
         });
         let name = format!("{}-{replica}", self.namespace);
         let file = self.cluster.directory().join(format!("{name}.yaml"));

@@ -8,5 +8,6 @@ mod home;
 mod lifetime;
 mod outage;
 mod policy;
+mod reclaim;
 mod replicas;
 mod why;
