@@ -78,3 +78,6 @@ impl Reclaim {
 fn is_lost_race(status: &Status) -> bool {
     matches!(status.code, 404 | 409 | 422)
 }
+
+#[cfg(test)]
+mod tests;
