@@ -20,7 +20,6 @@ impl Reclaim {
             Preconditions { uid: Some(claim.uid.to_string()), resource_version: Some(claim.version.to_string()) };
         let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
         let deleted = self.claims_of(case).delete(case.claim.name(), &parameters).await?;
-        self.memory.note_freed(&case.pod, &case.claim, &claim.uid);
         // Without a finalizer it is gone at once.
         match deleted.left().and_then(LiveClaim::from_wire) {
             Some(claim) => self.disown(case, &claim).await,
@@ -43,9 +42,7 @@ impl Reclaim {
         match self.claims_of(case).patch(case.claim.name(), &PatchParams::default(), &patch).await {
             Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
             outcome => outcome.map(drop),
-        }?;
-        self.memory.note_freed(&case.pod, &case.claim, &claim.uid);
-        Ok(())
+        }
     }
 
     pub(super) fn failed(&self, case: &Case, error: &kube::Error) -> Outcome {

@@ -209,8 +209,10 @@ impl Reclaim {
                     Some(name) => Api::<VolumeWire>::all(client()).get_opt(name).await?,
                     None => None,
                 };
-                let driver = |name: &str| self.caches.drivers.get(&ObjectKey::new("", name));
-                let attach_required = |name: &str| driver(name).map(|driver| driver.attach_required);
+                let attach_required = |driver: &str| {
+                    self.memory.note_driver(&case.pod, &case.claim, driver);
+                    self.caches.drivers.get(&ObjectKey::new("", driver)).map(|driver| driver.attach_required)
+                };
                 seen.volume = Some(Volume::from_wire(live, attach_required, &self.settings.without_attach));
             }
             Fact::Node => {
@@ -277,6 +279,7 @@ impl Reclaim {
                 if let Err(error) = freed {
                     return self.failed(case, &error);
                 }
+                self.memory.note_freed(pod, claim, &live.uid);
                 tracing::info!(feature = "ephemeral", %claim, pod = %pod.key, reason, "{message}");
                 self.tell_pod(pod, EventKind::Normal, reason, message.clone().into_owned());
                 Outcome::Done

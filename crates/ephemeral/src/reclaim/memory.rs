@@ -19,6 +19,7 @@ struct Remembered {
     pod: Box<str>,
     freed: Option<Box<str>>,
     told: Option<(Box<str>, &'static str)>,
+    driver: Option<Box<str>>,
     polls: u32,
 }
 
@@ -51,6 +52,18 @@ impl Memory {
             known.polls = before.saturating_add(1);
             before
         })
+    }
+
+    /// What is decided about the claim depends on this CSI driver. To be called before looking at the driver.
+    pub(super) fn note_driver(&self, pod: &Pod, claim: &ObjectKey, driver: &str) {
+        self.of(pod, claim, |known| known.driver = Some(driver.into()));
+    }
+
+    /// The claims about which something was decided that depends on this CSI driver.
+    pub(super) fn claims_of_driver(&self, driver: &str) -> Vec<ObjectKey> {
+        let claims = self.claims.lock();
+        let known = claims.iter().filter(|(_, known)| known.driver.as_deref() == Some(driver));
+        known.map(|(claim, _)| claim.clone()).collect()
     }
 
     /// Nothing of the pod is needed any more.
@@ -120,6 +133,15 @@ mod tests {
         // The end of the first is told late.
         memory.forget(&first);
         assert_eq!(memory.count_poll(&second, &claim), 2);
+    }
+
+    #[test]
+    fn claims_are_found_by_the_driver_that_they_depend_on() {
+        let (memory, pod) = (Memory::default(), pod("p1"));
+        let claim = pod.claim_key(&pod.ephemeral_volumes[0]);
+        memory.note_driver(&pod, &claim, "disks.example.dev");
+        assert_eq!(memory.claims_of_driver("disks.example.dev"), [claim]);
+        assert!(memory.claims_of_driver("other.example.dev").is_empty());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cluster::{
     Attachment, Claim, Class, Driver, ObjectKey, Pod, Store,
-    pod::BY_EPHEMERAL_CLAIM,
+    pod::{BY_EPHEMERAL_CLAIM, EphemeralVolume},
     store::{Change, Subscription},
 };
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -15,6 +15,7 @@ use platform::{
 
 use super::{
     controller::{Caches, Reclaim},
+    facts,
     memory::Memory,
     mode::Mode,
 };
@@ -43,8 +44,11 @@ impl Bell {
         }
     }
 
-    fn all(&self) {
-        for pod in self.pods.filter(is_candidate) {
+    /// The ended pods that may have claims of this class. Templates without a class get whichever is the default.
+    fn pods_of_class(&self, class: &str) {
+        let may_be_of =
+            |volume: &EphemeralVolume| facts::class_of_template(volume).is_none_or(|named| *named == *class);
+        for pod in self.pods.filter(|pod| pod.has_ended() && pod.ephemeral_volumes.iter().any(may_be_of)) {
             self.queue.add(pod.key.clone());
         }
     }
@@ -59,14 +63,10 @@ impl Reclaim {
             _pods: subscribe_pods(pods, bell.clone(), Arc::clone(&self.memory)),
             _claims: subscribe_claims(claims, bell.clone()),
             _classes: subscribe_classes(classes, bell.clone(), self.events.clone()),
-            _drivers: subscribe_drivers(drivers, bell.clone()),
+            _drivers: subscribe_drivers(drivers, bell.clone(), Arc::clone(&self.memory)),
             _attachments: subscribe_attachments(attachments, bell, Arc::clone(&self.memory)),
         }
     }
-}
-
-fn is_candidate(pod: &Pod) -> bool {
-    pod.has_ended() && !pod.ephemeral_volumes.is_empty()
 }
 
 fn subscribe_pods(pods: &Store<Pod>, bell: Bell, memory: Arc<Memory>) -> Subscription<Pod> {
@@ -82,7 +82,7 @@ fn subscribe_pods(pods: &Store<Pod>, bell: Bell, memory: Arc<Memory>) -> Subscri
     pods.subscribe(move |change| match change {
         Change::Applied { old, new } => {
             let before = old.filter(|old| old.uid == new.uid);
-            if is_candidate(new) && before.is_none_or(|before| !before.has_ended()) {
+            if new.has_ended() && !new.ephemeral_volumes.is_empty() && before.is_none_or(|before| !before.has_ended()) {
                 bell.queue.add(new.key.clone());
             }
             // Another pod of the same name: the end of the first one fell into a gap.
@@ -113,20 +113,24 @@ fn subscribe_classes(classes: &Store<Class>, bell: Bell, events: Recorder) -> Su
             Change::Deleted { old } => (Some(old), None),
         };
         let annotation = |class: Option<&Class>| class.and_then(|class| class.reclaim_completed.clone());
-        if annotation(old) == annotation(new) {
-            return;
-        }
-        if let Some(class) = new {
+        let Some(class) = new.or(old).filter(|_| annotation(old) != annotation(new)) else { return };
+        if new.is_some() {
             tell_unknown_mode(class, &events);
         }
-        bell.all();
+        bell.pods_of_class(class.key.name());
     })
 }
 
-fn subscribe_drivers(drivers: &Store<Driver>, bell: Bell) -> Subscription<Driver> {
-    drivers.subscribe(move |change| match change {
-        Change::Applied { old, new } if old == Some(new) => {}
-        _ => bell.all(),
+fn subscribe_drivers(drivers: &Store<Driver>, bell: Bell, memory: Arc<Memory>) -> Subscription<Driver> {
+    drivers.subscribe(move |change| {
+        let driver = match change {
+            Change::Applied { old, new } if old == Some(new) => return,
+            Change::Applied { new, .. } => new,
+            Change::Deleted { old } => old,
+        };
+        for claim in memory.claims_of_driver(driver.key.name()) {
+            bell.owners_of(claim.as_str());
+        }
     })
 }
 

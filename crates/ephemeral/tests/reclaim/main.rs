@@ -91,9 +91,9 @@ async fn a_volume_that_is_never_attached_is_kept_and_told_once_unless_its_plugin
     kept.end("build", "Succeeded").await?;
     let note = kept.event(&pod, "UnmountNotProvable").await?.note.unwrap_or_default();
     assert!(note.contains("kubernetes.io/host-path") && note.contains("ephemeral.reclaimWithoutAttach"), "{note}");
-    // A driver that comes is a reason to look again, not to tell again.
+    // An administrator who changes the class is a reason to look again, not to tell again.
     let before = kept.decided("report", "UnmountNotProvable");
-    kept.add_driver(false).await?;
+    kept.annotate_class(json!("delete")).await?;
     eventually("another look", async || {
         ensure!(kept.decided("report", "UnmountNotProvable") > before, "not yet");
         Ok(())
@@ -114,13 +114,19 @@ async fn a_volume_that_is_never_attached_is_kept_and_told_once_unless_its_plugin
 
 #[tokio::test]
 async fn a_csi_volume_without_attach_is_freed_only_if_its_driver_is_vouched_for() -> Result<()> {
-    let room = Room::prepare("csi").await?;
-    room.add_driver(false).await?;
-    let room = room.start(ReclaimCompleted::Delete, &[], Sight::Full).await?;
+    let room = Room::open("csi", ReclaimCompleted::Delete).await?;
     let (pod, _) = room.run_pod("build", Kind::Csi).await?;
     room.end("build", "Failed").await?;
     let note = room.event(&pod, "UnmountNotProvable").await?.note.unwrap_or_default();
     assert!(note.contains(&room.driver()), "{note}");
+    // Until now nobody could tell how the driver treats its volumes.
+    let before = room.decided("report", "UnmountNotProvable");
+    room.add_driver(false).await?;
+    eventually("another look", async || {
+        ensure!(room.decided("report", "UnmountNotProvable") > before, "not yet");
+        Ok(())
+    })
+    .await?;
     room.untouched("build-scratch").await?;
 
     // Whoever vouches for it restarts the operator with the new configuration.

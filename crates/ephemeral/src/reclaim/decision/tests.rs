@@ -158,42 +158,45 @@ fn a_claim_that_stays_because_nobody_tells_of_its_unmount_is_told_with_what_to_d
     );
 }
 
+// Most facts are favourable most of the time; otherwise hardly a chain would come to its end.
 fn any_claim() -> impl Strategy<Value = ClaimSeen> {
-    let fields = (0..3_u8, any::<bool>(), any::<bool>(), 0..2_u8);
+    let owner = prop_oneof![1 => Just(None), 1 => Just(Some("p0")), 8 => Just(Some("p1"))];
+    let fields = (owner, proptest::bool::weighted(0.8), any::<bool>(), 0..2_u8);
     let live = fields.prop_map(|(owner, bound, deleted, uid)| {
         live(|claim| {
-            claim.owner = (owner > 0).then(|| (0, format!("p{owner}").into()));
+            claim.owner = owner.map(|owner| (0, owner.into()));
             claim.volume = bound.then(|| "pv-1".into());
             claim.deleted_at = deleted.then_some(Time(Timestamp::UNIX_EPOCH));
             claim.uid = format!("c{uid}").into();
         })
     });
-    prop_oneof![
-        1 => Just(ClaimSeen::Nothing),
-        2 => (0..3_u8).prop_map(|owner| cached(&format!("p{owner}"))),
-        6 => live,
-    ]
+    prop_oneof![1 => Just(ClaimSeen::Nothing), 1 => Just(cached("p0")), 1 => Just(cached("p1")), 12 => live]
+}
+
+fn any_volume() -> impl Strategy<Value = Option<Volume>> {
+    let attachable = Volume::Attachable { listed_as: DISK.into() };
+    let volume =
+        prop_oneof![1 => Just(Volume::Missing), 3 => Just(attachable), 2 => any::<bool>().prop_map(without_attach)];
+    proptest::option::weighted(0.9, volume)
+}
+
+fn any_node() -> impl Strategy<Value = Option<Node>> {
+    let node = prop_oneof![1 => Just(Node::Gone), 2 => Just(there(&[])), 2 => Just(there(&[DISK]))];
+    proptest::option::weighted(0.9, node)
 }
 
 prop_compose! {
     fn any_observation()(
-        phase in prop_oneof![Just(Phase::Active), Just(Phase::Succeeded), Just(Phase::Failed)],
-        node_name in proptest::option::of(Just("node-1")),
+        phase in prop_oneof![1 => Just(Phase::Active), 4 => Just(Phase::Succeeded), 4 => Just(Phase::Failed)],
+        node_name in proptest::option::weighted(0.9, Just("node-1")),
         claim in any_claim(),
-        mode in proptest::option::of(prop_oneof![Just(Mode::Off), Just(Mode::Report), Just(Mode::Delete), Just(Mode::Delete)]),
-        freed in proptest::option::weighted(0.2, (0..2_u8).prop_map(|uid| format!("c{uid}").into())),
-        used in proptest::bool::weighted(0.2),
-        live in any::<bool>(),
-        attached in proptest::bool::weighted(0.2),
-        volume in proptest::option::of(prop_oneof![
-            Just(Volume::Missing),
-            Just(Volume::Attachable { listed_as: DISK.into() }),
-            any::<bool>().prop_map(without_attach),
-        ]),
-        node in proptest::option::of(prop_oneof![
-            Just(Node::Gone),
-            any::<bool>().prop_map(|used| there(if used { &[DISK] } else { &[] })),
-        ]),
+        mode in prop_oneof![1 => Just(None), 1 => Just(Some(Mode::Off)), 1 => Just(Some(Mode::Report)), 9 => Just(Some(Mode::Delete))],
+        freed in proptest::option::weighted(0.1, (0..2_u8).prop_map(|uid| format!("c{uid}").into())),
+        used in proptest::bool::weighted(0.1),
+        live in proptest::bool::weighted(0.9),
+        attached in proptest::bool::weighted(0.1),
+        volume in any_volume(),
+        node in any_node(),
     ) -> Observation {
         let pods = if used { vec![ObjectKey::new("ci", "debug")] } else { vec![] };
         let users = Users { pods, live };
@@ -220,7 +223,7 @@ fn is_safe(seen: &Observation) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(5_000))]
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
     fn a_claim_goes_only_if_every_safety_fact_holds_and_was_read_live(seen in any_observation()) {
