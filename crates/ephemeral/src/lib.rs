@@ -6,8 +6,8 @@
 //!                                                     ownerReferences: Pod web, uid 1, controller
 //! ```
 //!
-//! * Who writes what: we create claims, nothing else. The garbage collector deletes a claim after its pod, users may change
-//!   it, the volume controller binds it.
+//! * Who writes what: we create claims, nothing else, unless [`reclaim`] is switched on. The garbage collector deletes a claim
+//!   after its pod, users may change it, the volume controller binds it.
 //! * Identity: a claim belongs to a pod if the pod's uid is that of the claim's controlling owner. Scheduler and kubelet check
 //!   the same, so a claim that merely has the right name would never be used and is never touched.
 //! * What can go wrong: the name is taken (an event on the pod, repeated while it lasts), the API server refuses the claim (an

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // helpers are tests too
 
 mod guarded;
+mod real_node;
 mod room;
 
 use anyhow::{Context, Result, ensure};

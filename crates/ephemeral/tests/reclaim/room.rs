@@ -70,10 +70,21 @@ impl Room {
 
     /// All but the feature, for what must be there before it.
     pub(crate) async fn prepare(prefix: &str) -> Result<Self> {
-        let cluster = testbed::shared().await?;
+        let room = Self::on(testbed::shared().await?, prefix).await?;
+        room.cluster.add_node(&room.namespace, &[]).await?;
+        // The pods of other tests are not to come here.
+        let cordon = Patch::Merge(json!({"spec": {"unschedulable": true}}));
+        room.nodes.patch(&room.namespace, &PatchParams::default(), &cordon).await?;
+        let class = json!({"metadata": {"name": room.namespace}, "provisioner": "kubernetes.io/no-provisioner"});
+        room.classes.create(&PostParams::default(), &serde_json::from_value(class)?).await?;
+        Ok(room)
+    }
+
+    /// Only a namespace.
+    pub(crate) async fn on(cluster: Cluster, prefix: &str) -> Result<Self> {
         let namespace = cluster.create_namespace(prefix).await?;
         let admin = cluster.admin().await?;
-        let room = Self {
+        Ok(Self {
             pods: Api::namespaced(admin.clone(), &namespace),
             claims: Api::namespaced(admin.clone(), &namespace),
             volumes: Api::all(admin.clone()),
@@ -86,14 +97,7 @@ impl Room {
             admin,
             cluster,
             namespace,
-        };
-        room.cluster.add_node(&room.namespace, &[]).await?;
-        // The pods of other tests are not to come here.
-        let cordon = Patch::Merge(json!({"spec": {"unschedulable": true}}));
-        room.nodes.patch(&room.namespace, &PatchParams::default(), &cordon).await?;
-        let class = json!({"metadata": {"name": room.namespace}, "provisioner": "kubernetes.io/no-provisioner"});
-        room.classes.create(&PostParams::default(), &serde_json::from_value(class)?).await?;
-        Ok(room)
+        })
     }
 
     /// Starts the feature, or ends the one that runs and starts another.
