@@ -17,7 +17,7 @@ use cluster::{
 };
 use ephemeral::{
     Caches, Ephemeral,
-    reclaim::{self, Reclaim, ReclaimCompleted},
+    reclaim::{self, Reclaim},
 };
 use futures::future::{join_all, join3};
 use kube::{Client, Config as KubeConfig};
@@ -122,19 +122,14 @@ impl Operator {
         };
 
         let runs_ephemeral = config.features.contains(&Feature::Ephemeral);
-        let reclaims = runs_ephemeral && config.ephemeral.reclaim_completed != ReclaimCompleted::Off;
+        let reclaim = config.ephemeral.reclaim().filter(|_| runs_ephemeral);
         let caches = Caches {
-            pods: store_of_pods(reclaims),
+            pods: store_of_pods(reclaim.is_some()),
             claims: Store::new(vec![|_| true], vec![]),
             namespaces: Store::new(vec![|_| true], vec![]),
             quotas: Store::new(vec![|_| true], vec![]),
         };
-        let reclaim = reclaims.then(|| {
-            let settings = reclaim::Settings {
-                reclaim_completed: config.ephemeral.reclaim_completed,
-                without_attach: config.ephemeral.reclaim_without_attach.clone(),
-                concurrency: config.ephemeral.concurrency,
-            };
+        let reclaim = reclaim.map(|settings| {
             let beside = reclaim::Caches::beside(&caches.pods, &caches.claims);
             Reclaim::new(beside, writer.clone(), recorder.clone(), &registry, settings)
         });

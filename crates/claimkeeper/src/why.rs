@@ -11,10 +11,12 @@ use anyhow::{Context, bail};
 use cluster::{Pod, decision::Account, store::Slim};
 use kube::{Api, Client, api::ListParams};
 use platform::{
-    client::{self, ClientOptions},
+    client::{self, ClientOptions, Fence, FencedClient},
     metrics::Registry,
     trouble::causes,
 };
+
+use crate::config::Config;
 
 #[derive(clap::Args)]
 pub(crate) struct WhyArguments {
@@ -27,6 +29,9 @@ pub(crate) struct WhyArguments {
     /// Explains a pod that does not exist yet, from its manifest
     #[arg(short, long, value_name = "FILE", conflicts_with = "object")]
     file: Option<PathBuf>,
+    /// The configuration of the operator, where it differs from the defaults
+    #[arg(long, value_name = "FILE", env = "CLAIMKEEPER_CONFIG")]
+    config: Option<PathBuf>,
     /// How to tell it
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
@@ -81,7 +86,11 @@ pub(crate) fn run(arguments: &WhyArguments) -> anyhow::Result<()> {
 async fn explain(arguments: &WhyArguments) -> anyhow::Result<Vec<Account>> {
     let config = client::load_config(arguments.kubeconfig.as_deref())?;
     let namespace = arguments.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
-    let client = client::build(config, ClientOptions::new(&Registry::default()))?;
+    let options = ClientOptions::new(&Registry::default());
+    let client = client::build(config.clone(), options.clone())?;
+    // Nobody opens the fence: whoever asks why changes nothing.
+    let reader = FencedClient::build(config, options, &Fence::new())?;
+    let configuration = arguments.config.as_deref().map(Config::load).transpose()?.unwrap_or_default();
     let pods = match (&arguments.object, &arguments.file) {
         (Some(Object::Pod(name)), _) => vec![live_pod(&client, &namespace, name).await?],
         (Some(Object::Claim(name)), _) => pods_of_claim(&client, &namespace, name).await?,
@@ -90,12 +99,17 @@ async fn explain(arguments: &WhyArguments) -> anyhow::Result<Vec<Account>> {
     };
     let mut accounts = Vec::new();
     for pod in pods {
-        let told = ephemeral::why::explain(&client, &Arc::new(pod)).await;
+        let pod = Arc::new(pod);
+        let told = ephemeral::why::explain(&client, &pod).await;
         accounts.extend(told.map_err(|error| unanswered(&error))?);
+        if let Some(settings) = configuration.ephemeral.reclaim() {
+            let told = ephemeral::why::explain_reclaim(reader.clone(), settings, &pod).await;
+            accounts.extend(told.map_err(|error| unanswered(&error))?);
+        }
     }
     if let Some(Object::Claim(name)) = &arguments.object {
         let claim = format!("claim {namespace}/{name} ");
-        accounts.retain(|account| account.about.starts_with(&claim));
+        accounts.retain(|account| account.about.contains(&claim));
     }
     Ok(accounts)
 }

@@ -2,11 +2,15 @@
 
 use std::sync::Arc;
 
-use cluster::{Claim, Namespace, Pod, decision::Account, store::Slim};
+use cluster::{Claim, Namespace, Pod, Store, decision::Account, store::Slim};
 use k8s_openapi::jiff::Timestamp;
 use kube::{Api, Client, api::ListParams};
+use platform::{client::FencedClient, events::Recorder, metrics::Registry};
 
-use crate::decision::{Action, MAKE_CLAIM, Observation};
+use crate::{
+    decision::{Action, MAKE_CLAIM, Observation},
+    reclaim::{Caches, INDEXES_OF_PODS, Reclaim, Settings},
+};
 
 /// One account for each ephemeral volume of the pod.
 pub async fn explain(client: &Client, pod: &Arc<Pod>) -> kube::Result<Vec<Account>> {
@@ -36,6 +40,34 @@ pub async fn explain(client: &Client, pod: &Arc<Pod>) -> kube::Result<Vec<Accoun
         accounts.push(MAKE_CLAIM.explain(&seen).tell("ephemeral", about, |action: &Action| action.name()));
     }
     Ok(accounts)
+}
+
+/// One account for each claim of an ended pod that may be freed. The client need not be able to write.
+pub async fn explain_reclaim(client: FencedClient, settings: Settings, pod: &Arc<Pod>) -> kube::Result<Vec<Account>> {
+    if !pod.has_ended() {
+        return Ok(Vec::new());
+    }
+    let (all, namespace) = (Client::clone(&client), pod.key.namespace());
+    let pods = Store::new(vec![|_| true], INDEXES_OF_PODS.into());
+    let caches = Caches::beside(&pods, &Store::new(vec![|_| true], vec![]));
+    tokio::try_join!(
+        fill(&caches.pods, Api::namespaced(all.clone(), namespace)),
+        fill(&caches.claims, Api::namespaced(all.clone(), namespace)),
+        fill(&caches.classes, Api::all(all.clone())),
+        fill(&caches.drivers, Api::all(all.clone())),
+        fill(&caches.attachments, Api::all(all.clone())),
+    )?;
+    let registry = Registry::default();
+    let (recorder, _) = Recorder::new(all, "claimkeeper.dev/why", "why", &registry);
+    Reclaim::new(caches, client, recorder, &registry, settings).explain(pod).await
+}
+
+async fn fill<T: Slim>(store: &Store<T>, api: Api<T::Wire>) -> kube::Result<()> {
+    let list = api.list(&ListParams::default()).await?;
+    for object in list.items.into_iter().filter_map(T::from_wire) {
+        store.apply(object);
+    }
+    Ok(())
 }
 
 async fn owner_lives(client: &Client, claim: &Claim) -> kube::Result<bool> {

@@ -6,7 +6,7 @@ mod seconds;
 
 use std::{fs, net::SocketAddr, path::Path};
 
-use ephemeral::reclaim::{PLUGINS_WITHOUT_ATTACH, ReclaimCompleted};
+use ephemeral::reclaim::{self, PLUGINS_WITHOUT_ATTACH, ReclaimCompleted};
 use platform::{
     leader::LeaderConfig,
     logging::{self, Format},
@@ -114,6 +114,17 @@ impl Default for Ephemeral {
             reclaim_completed: ReclaimCompleted::Off,
             reclaim_without_attach: Vec::new(),
         }
+    }
+}
+
+impl Ephemeral {
+    /// How claims of ended pods are freed; none if they are not.
+    pub(crate) fn reclaim(&self) -> Option<reclaim::Settings> {
+        (self.reclaim_completed != ReclaimCompleted::Off).then(|| reclaim::Settings {
+            reclaim_completed: self.reclaim_completed,
+            without_attach: self.reclaim_without_attach.clone(),
+            concurrency: self.concurrency,
+        })
     }
 }
 

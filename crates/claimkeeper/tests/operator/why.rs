@@ -3,8 +3,11 @@
 use std::process::Command;
 
 use anyhow::Result;
-use kube::ResourceExt;
-use serde_json::Value;
+use kube::{
+    ResourceExt,
+    api::{Patch, PatchParams},
+};
+use serde_json::{Value, json};
 
 use crate::home::{BINARY, Home, file};
 
@@ -78,5 +81,31 @@ async fn what_cannot_be_explained_is_said_in_one_line() -> Result<()> {
         let (code, error) = home.why(&[object]);
         assert!(code == 2 && error.contains(part), "{error}");
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn it_tells_why_the_claim_of_an_ended_pod_is_or_is_not_reclaimed() -> Result<()> {
+    let home = Home::on(testbed::shared().await?, "why").await?;
+    let pod = home.create_pod("job").await?;
+    let owner = json!([{
+        "apiVersion": "v1", "kind": "Pod", "name": "job", "uid": pod.uid(), "controller": true, "blockOwnerDeletion": true,
+    }]);
+    home.create_claim("job-scratch").await?;
+    let patch = Patch::Merge(json!({"metadata": {"ownerReferences": owner}}));
+    home.claims.patch("job-scratch", &PatchParams::default(), &patch).await?;
+    home.cluster.set_pod_phase(&home.namespace, "job", "Succeeded").await?;
+
+    let (_, text) = home.why(&["pod/job"]);
+    assert!(text.contains("\n  leave, PodEnded: ") && !text.contains("reclaim"), "off unless it is configured: {text}");
+    let directory = tempfile::tempdir()?;
+    let config = file(&directory, "ck.yaml", "ephemeral: {reclaimCompleted: report}\n");
+    let (_, text) = home.why(&["pvc/job-scratch", "--config", config.to_str().unwrap()]);
+    assert!(
+        text.contains("\nephemeral: reclaim of claim NS/job-scratch of ended pod NS/job\n  report, Reclaimable: "),
+        "{text}"
+    );
+    assert!(text.contains("    NO  claims of this class are deleted, not only reported\n"), "{text}");
+    assert!(home.claims.get("job-scratch").await?.metadata.deletion_timestamp.is_none(), "it only asks");
     Ok(())
 }

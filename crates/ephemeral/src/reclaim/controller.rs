@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use cluster::{
     Attachment, Claim, Class, Driver, ObjectKey, Pod, Store,
     attachment::BY_VOLUME,
-    decision::Decision,
+    decision::{Account, Decision},
     pod::{BY_USED_CLAIM, EphemeralVolume},
     store::{Index, Slim},
 };
@@ -156,6 +156,21 @@ impl Reclaim {
             self.memory.forget(&pod);
         }
         outcome
+    }
+
+    /// What would be decided about the claims of an ended pod, and why. Nothing is done about it.
+    pub(crate) async fn explain(&self, pod: &Arc<Pod>) -> kube::Result<Vec<Account>> {
+        let mut accounts = Vec::new();
+        for volume in &pod.ephemeral_volumes {
+            let case = Case { pod: Arc::clone(pod), claim: pod.claim_key(volume) };
+            let mut seen = self.first_sight(&case, volume);
+            while let Action::Look(fact) = RECLAIM.decide(&seen).action {
+                self.look(&case, &mut seen, fact).await?;
+            }
+            let about = format!("reclaim of claim {} of ended pod {}", case.claim, pod.key);
+            accounts.push(RECLAIM.explain(&seen).tell("ephemeral", about, |action: &Action| action.name()));
+        }
+        Ok(accounts)
     }
 
     async fn handle_volume(&self, pod: &Arc<Pod>, volume: &EphemeralVolume) -> Outcome {
