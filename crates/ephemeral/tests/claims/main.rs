@@ -4,8 +4,12 @@
 
 mod denial;
 mod healing;
+mod ownership;
 mod quota;
+mod refusal;
 mod room;
+mod webhook;
+mod workloads;
 
 use anyhow::{Result, ensure};
 use kube::{

@@ -256,6 +256,11 @@ pub(crate) fn spec(class: &str) -> Value {
     json!({"accessModes": ["ReadWriteOnce"], "storageClassName": class, "resources": {"requests": {"storage": "1Gi"}}})
 }
 
+/// A reference to the pod as an owner of something.
+pub(crate) fn owner(pod: &FullPod, controller: bool) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "name": pod.name_any(), "uid": pod.uid(), "controller": controller})
+}
+
 /// An ephemeral volume.
 pub(crate) fn volume(name: &str) -> Value {
     json!({"name": name, "ephemeral": {"volumeClaimTemplate": {"spec": spec("testbed-wait")}}})
