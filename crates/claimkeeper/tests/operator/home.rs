@@ -13,6 +13,7 @@ use testbed::{Cluster, Leash, eventually};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
+    process::Command,
     time::timeout,
 };
 
@@ -47,6 +48,11 @@ impl Home {
 
     /// The same with a configuration of the feature.
     pub(crate) async fn start_with(&self, replica: &str, leader_election: Value, ephemeral: Value) -> Result<Replica> {
+        self.prepare(replica, leader_election, ephemeral).await?.start().await
+    }
+
+    /// Installs the chart for a replica and writes its configuration.
+    pub(crate) async fn prepare(&self, replica: &str, leader_election: Value, ephemeral: Value) -> Result<Prepared> {
         let reclaim = ephemeral.get("reclaimCompleted").cloned().unwrap_or_else(|| json!("off"));
         let values = json!({
             "features": ["ephemeral"],
@@ -66,18 +72,8 @@ impl Home {
         let name = format!("{}-{replica}", self.namespace);
         let file = self.cluster.directory().join(format!("{name}.yaml"));
         fs::write(&file, config.to_string())?;
-        let arguments = ["run", "--config", text(&file)?, "--kubeconfig", text(&kubeconfig)?];
-        let leash = Leash::start(self.cluster.directory(), &name, BINARY.as_ref(), &arguments).await?;
-        let admin = eventually("the operator to say where its admin server is", async || {
-            let output = leash.output();
-            let started = output.lines().find_map(|line| {
-                let line: Value = serde_json::from_str(line).ok()?;
-                line["admin"].as_str()?.parse().ok()
-            });
-            started.with_context(|| format!("it printed {output:?}"))
-        })
-        .await?;
-        Ok(Replica { leash, admin, user: format!("system:serviceaccount:{}:{replica}", self.namespace) })
+        let user = format!("system:serviceaccount:{}:{replica}", self.namespace);
+        Ok(Prepared { directory: self.cluster.directory().to_owned(), name, config: file, kubeconfig, user })
     }
 
     pub(crate) async fn create_pod(&self, name: &str) -> Result<Pod> {
@@ -133,6 +129,51 @@ fn claim_spec() -> Value {
         "storageClassName": "testbed-wait",
         "resources": {"requests": {"storage": "1Gi"}},
     })
+}
+
+/// A replica that can be started, the first time and again.
+pub(crate) struct Prepared {
+    directory: PathBuf,
+    name: String,
+    config: PathBuf,
+    kubeconfig: PathBuf,
+    pub(crate) user: String,
+}
+
+impl Prepared {
+    /// Starts the program and does not wait for it.
+    pub(crate) async fn launch(&self) -> Result<Leash> {
+        let arguments = ["run", "--config", text(&self.config)?, "--kubeconfig", text(&self.kubeconfig)?];
+        Leash::start(&self.directory, &self.name, BINARY.as_ref(), &arguments).await
+    }
+
+    /// The program for someone who starts it very often: without the hundred milliseconds that a leash takes to put on, but
+    /// only as long as the thread lives that starts it.
+    pub(crate) fn command(&self) -> Result<Command> {
+        let log = fs::File::create(self.log())?;
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig=KILL", "--", BINARY, "run", "--config", text(&self.config)?]);
+        command.args(["--kubeconfig", text(&self.kubeconfig)?]).stdout(log.try_clone()?).stderr(log).kill_on_drop(true);
+        Ok(command)
+    }
+
+    pub(crate) fn log(&self) -> PathBuf {
+        self.directory.join(format!("{}.log", self.name))
+    }
+
+    pub(crate) async fn start(&self) -> Result<Replica> {
+        let leash = self.launch().await?;
+        let admin = eventually("the operator to say where its admin server is", async || {
+            let output = leash.output();
+            let started = output.lines().find_map(|line| {
+                let line: Value = serde_json::from_str(line).ok()?;
+                line["admin"].as_str()?.parse().ok()
+            });
+            started.with_context(|| format!("it printed {output:?}"))
+        })
+        .await?;
+        Ok(Replica { leash, admin, user: self.user.clone() })
+    }
 }
 
 /// A running operator.

@@ -5,6 +5,8 @@
 mod bad_input;
 mod chart;
 mod home;
+mod kills;
+mod ledger;
 mod lifetime;
 mod outage;
 mod policy;
