@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod chart;
+mod differential;
 mod home;
 mod kills;
 mod ledger;
