@@ -178,6 +178,16 @@ impl ControlPlane {
         self.nodes.as_ref().zip(node).with_context(|| format!("this cluster has no real node {name}"))
     }
 
+    /// Changes kube-controller-manager's `--controllers` for its next start, like an administrator who edits its manifest.
+    pub fn set_controllers(&mut self, controllers: &str) -> Result<()> {
+        let component = Component::ControllerManager;
+        let launch = self.launches.iter_mut().find(|launch| launch.component == component);
+        let launch = launch.with_context(|| format!("this control plane was made without {component}"))?;
+        let flag = launch.arguments.iter_mut().find(|argument| argument.starts_with("--controllers="));
+        *flag.context("it was started without --controllers")? = format!("--controllers={controllers}");
+        Ok(())
+    }
+
     /// Freezes a component: connections stay open, nothing answers. This is what a partition looks like.
     pub fn pause(&self, component: Component) -> Result<()> {
         let processes = self.processes.lock();

@@ -13,4 +13,5 @@ mod outage;
 mod policy;
 mod reclaim;
 mod replicas;
+mod switching;
 mod why;
