@@ -11,6 +11,7 @@ mod ledger;
 mod lifetime;
 mod outage;
 mod policy;
+mod real_node;
 mod reclaim;
 mod replicas;
 mod switching;
