@@ -40,7 +40,7 @@ async fn the_same_story_ends_in_the_same_claims_as_with_the_original() -> Result
     let start = Instant::now();
     let stories = seeds.iter().map(async |seed| {
         let story = Story::begin(ours.clone(), originals.cluster(), *seed).await?;
-        story.tell().await.with_context(|| format!("{SEED_VARIABLE}={seed} tells this story again"))
+        Box::pin(story.tell()).await.with_context(|| format!("{SEED_VARIABLE}={seed} tells this story again"))
     });
     let improvements: BTreeSet<Improvement> = try_join_all(stories).await?.into_iter().flatten().collect();
     println!("{} stories of {STEPS} steps in {:.1} s: {improvements:?}", seeds.len(), start.elapsed().as_secs_f32());

@@ -45,8 +45,10 @@ impl ClaimFacts {
 }
 
 /// What the next step needs to know of a pod.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct PodFacts {
+    uid: Option<String>,
     pub(crate) ended: bool,
     pub(crate) leaving: bool,
     scheduled: bool,
@@ -63,6 +65,7 @@ pub(crate) struct Snapshot {
     maker: Maker,
     pods: BTreeMap<String, PodFacts>,
     claims: BTreeMap<String, ClaimFacts>,
+    uids: BTreeMap<String, Option<String>>,
 }
 
 /// Both clusters, settled and found to be as they should.
@@ -76,6 +79,7 @@ pub(crate) struct View {
     pub(crate) improvements: BTreeSet<Improvement>,
     /// The claims of later volumes that only our cluster has.
     ours_alone: BTreeSet<String>,
+    our_uids: BTreeMap<String, Option<String>>,
 }
 
 impl Snapshot {
@@ -87,6 +91,7 @@ impl Snapshot {
             maker,
             pods: pods.iter().map(|pod| (pod.name_any(), pod_facts(pod))).collect(),
             claims: facts.collect::<Result<_>>()?,
+            uids: claims.iter().map(|claim| (claim.name_any(), claim.uid())).collect(),
         })
     }
 
@@ -145,6 +150,7 @@ impl PodFacts {
 /// Compares both clusters; the error says in what they differ that nobody meant to.
 pub(crate) fn compare(ours: Snapshot, originals: &Snapshot, before: &View) -> Result<View> {
     ensure!(ours.pods.keys().eq(originals.pods.keys()), "the pods are not the same");
+    ours.expect_nothing_made_too_late(before)?;
     let mut view = View::default();
     view.taken.extend(ours.claims.keys().chain(originals.claims.keys()).cloned());
     for name in &view.taken {
@@ -164,11 +170,25 @@ pub(crate) fn compare(ours: Snapshot, originals: &Snapshot, before: &View) -> Re
             (our, original) => bail!("claim {name} is {our:#?}\nbut the original's is {original:#?}"),
         }
     }
-    view.pods = ours.pods;
+    (view.pods, view.our_uids) = (ours.pods, ours.uids);
     Ok(view)
 }
 
 impl Snapshot {
+    /// Looks for claims that were made for a pod that did not need them any more.
+    fn expect_nothing_made_too_late(&self, before: &View) -> Result<()> {
+        for (name, pod) in &self.pods {
+            let earlier = before.pods.get(name).filter(|earlier| earlier.uid == pod.uid);
+            if earlier.is_some_and(|earlier| earlier.ended || earlier.leaving) {
+                for claim in pod.claims(name).filter(|claim| self.uids.contains_key(claim)) {
+                    let is_old = self.uids.get(&claim) == before.our_uids.get(&claim);
+                    ensure!(is_old, "{:?}: claim {claim} was made for a pod that had ended", self.maker);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Whether the pod that this claim is for has ended.
     fn has_ended(&self, claim: &str) -> bool {
         self.pods.iter().any(|(name, pod)| pod.ended && pod.claims(name).any(|wanted| wanted == claim))
@@ -179,6 +199,7 @@ fn pod_facts(pod: &Pod) -> PodFacts {
     let (spec, status) = (pod.spec.clone().unwrap_or_default(), pod.status.clone().unwrap_or_default());
     let phase = status.phase.unwrap_or_default();
     PodFacts {
+        uid: pod.uid(),
         ended: ["Succeeded", "Failed"].contains(&phase.as_str()),
         leaving: pod.metadata.deletion_timestamp.is_some(),
         shut_down: pod.metadata.deletion_grace_period_seconds == Some(0),
