@@ -27,6 +27,7 @@ use crate::{
 const CREATED: &str = "ephemeral_volume_controller_create_total";
 const FAILED: &str = "ephemeral_volume_controller_create_failures_total";
 const ADDS: &str = r#"workqueue_adds_total{name="ephemeral_volume"}"#;
+const RETRIES: &str = r#"workqueue_retries_total{name="ephemeral_volume"}"#;
 const PODS: &str = r#"claimkeeper_cache_objects{kind="pods"}"#;
 
 #[tokio::test]
@@ -64,6 +65,7 @@ async fn a_pod_that_is_gone_when_its_turn_comes_gets_nothing() -> Result<()> {
         room.metric(FAILED) + 1,
         "each try was counted, and only the living pod's went well"
     );
+    assert_eq!(room.metric(RETRIES), room.metric(FAILED), "a pod that is gone is no failure and not tried again");
     assert_eq!(claim_names(&room).await?, ["lives-scratch"]);
     Ok(())
 }
