@@ -20,7 +20,7 @@ const ROOM: u32 = 999;
 pub(crate) enum Step {
     CreatePod(Plan),
     DeletePod(&'static str),
-    /// The next pod of the name comes as soon as there is no other.
+    /// The next pod of the name comes at once.
     ReplacePod(Plan),
     /// A finalizer keeps the pod in sight.
     HoldAndDeletePod(&'static str),
@@ -85,7 +85,10 @@ impl Script {
                 Some(pod) if pod.leaving => steps.push(Step::LetPodGo(name)),
                 Some(pod) => {
                     steps.extend([Step::DeletePod(name), Step::HoldAndDeletePod(name)]);
-                    steps.push(Step::ReplacePod(self.plan(name)));
+                    // Not on a node: whoever plays the kubelet there deletes by name, and may hit the next pod instead.
+                    if !pod.scheduled {
+                        steps.push(Step::ReplacePod(self.plan(name)));
+                    }
                     if !pod.ended {
                         steps.push(Step::EndPod(name, if self.random.random() { "Succeeded" } else { "Failed" }));
                     }

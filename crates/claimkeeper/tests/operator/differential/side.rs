@@ -48,8 +48,7 @@ impl Side {
             Step::CreatePod(plan) => self.create_pod(plan).await?,
             Step::DeletePod(name) => delete(&self.pods, name).await?,
             Step::ReplacePod(plan) => {
-                // By force, because the kubelet of nodes without machines deletes by name and would hit the next pod, too.
-                self.pods.delete(plan.name, &DeleteParams::default().grace_period(0)).await?;
+                delete(&self.pods, plan.name).await?;
                 self.create_pod(plan).await?;
             }
             Step::HoldAndDeletePod(name) => hold_and_delete(&self.pods, name).await?,

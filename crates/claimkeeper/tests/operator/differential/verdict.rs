@@ -51,7 +51,7 @@ pub(crate) struct PodFacts {
     uid: Option<String>,
     pub(crate) ended: bool,
     pub(crate) leaving: bool,
-    scheduled: bool,
+    pub(crate) scheduled: bool,
     gated: bool,
     shut_down: bool,
     runs: bool,
@@ -149,7 +149,8 @@ impl PodFacts {
 
 /// Compares both clusters; the error says in what they differ that nobody meant to.
 pub(crate) fn compare(ours: Snapshot, originals: &Snapshot, before: &View) -> Result<View> {
-    ensure!(ours.pods.keys().eq(originals.pods.keys()), "the pods are not the same");
+    let pods = (ours.pods.keys(), originals.pods.keys());
+    ensure!(pods.0.clone().eq(pods.1.clone()), "the pods are {pods:?}");
     ours.expect_nothing_made_too_late(before)?;
     let mut view = View::default();
     view.taken.extend(ours.claims.keys().chain(originals.claims.keys()).cloned());
