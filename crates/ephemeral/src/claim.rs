@@ -9,8 +9,11 @@ use kube::{
     api::PostParams,
     core::{Request, Status},
 };
-use platform::{client::RequestError, trouble::causes};
-use serde::{Deserialize, Serialize, de::IgnoredAny};
+use platform::{
+    client::{self, RequestError},
+    trouble::causes,
+};
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 /// What a template may say. The spec stays the text that the API server sent, so nothing in it is lost or changed.
@@ -111,9 +114,7 @@ pub(crate) async fn create(
     let path = PersistentVolumeClaim::url_path(&(), Some(claim.namespace()));
     let request = Request::new(path).create(&PostParams::default(), body);
     let request = request.map_err(|error| CreateError::Unanswered(error.to_string()))?;
-    // What the server made of it reaches us through the watch.
-    client.request::<IgnoredAny>(request).await?;
-    Ok(())
+    Ok(client::send_unread(client, request).await?)
 }
 
 /// The body of the request that creates the claim of `volume`.

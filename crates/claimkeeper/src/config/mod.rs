@@ -109,7 +109,7 @@ pub(crate) struct Ephemeral {
 impl Default for Ephemeral {
     fn default() -> Self {
         Self {
-            concurrency: 16,
+            concurrency: 32,
             authorize: Authorize::Off,
             reclaim_completed: ReclaimCompleted::Off,
             reclaim_without_attach: Vec::new(),

@@ -17,6 +17,7 @@ mod metrics;
 mod request;
 mod retry;
 mod service;
+mod unread;
 
 use std::{ops::Deref, time::Duration};
 
@@ -31,6 +32,7 @@ use tower::{BoxError, Layer, Service};
 pub use fence::Fence;
 pub use kubeconfig::{ClientError, load_config};
 pub use service::RequestError;
+pub use unread::send_unread;
 
 use crate::metrics::Registry;
 
