@@ -24,17 +24,22 @@ pub(crate) fn cargo() -> Command {
 
 /// Builds `claimkeeper`, with cargo's own progress on standard error, and tells where it is.
 pub(crate) fn claimkeeper(profile: Profile) -> Result<PathBuf> {
+    program("claimkeeper", profile)
+}
+
+/// Builds the program of a package of this workspace.
+pub(crate) fn program(package: &str, profile: Profile) -> Result<PathBuf> {
     let mut command = cargo();
-    command.args(["build", "--package", "claimkeeper", "--message-format=json-render-diagnostics"]);
+    command.args(["build", "--package", package, "--message-format=json-render-diagnostics"]);
     if profile == Profile::Release {
         command.arg("--release");
     }
     let output = command.stderr(Stdio::inherit()).output().context("cannot run cargo")?;
-    ensure!(output.status.success(), "claimkeeper does not build; cargo's messages above say why");
+    ensure!(output.status.success(), "{package} does not build; cargo's messages above say why");
     let messages = String::from_utf8_lossy(&output.stdout);
     let executable = messages.lines().rev().find_map(|line| {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;
         message["executable"].as_str().map(PathBuf::from)
     });
-    executable.context("cargo built claimkeeper but did not say where it put it")
+    executable.with_context(|| format!("cargo built {package} but did not say where it put it"))
 }

@@ -1,17 +1,15 @@
 //! Resident memory of the operator beside kube-controller-manager, of which only the ephemeral controller runs.
 
-use std::{fs, path::Path, time::Duration};
+use std::{path::Path, time::Duration};
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use kube::{Api, Client, api::ListParams};
-use serde_json::json;
+use kube::Client;
 use testbed::{Component, ControlPlane, Leash, Options, within};
 
 use super::{
-    pods,
+    claims, operator, pods,
     report::Section,
-    sample::{Samples, memory_of},
+    sample::{Samples, mebibytes, memory_of},
 };
 use crate::build::{self, Profile};
 
@@ -24,9 +22,6 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 3)]
     rounds: usize,
 }
-
-/// Reading a full cluster takes a while on a machine that also runs the API server.
-const SYNC_DEADLINE: Duration = Duration::from_mins(15);
 
 /// A program has settled when its memory has not moved by more than 2 % for this long; both give memory back after a burst,
 /// the one after seconds, the other within two minutes.
@@ -44,7 +39,8 @@ pub(crate) async fn run(arguments: Arguments) -> Result<()> {
         if ephemeral_every == 10 {
             rows.push(scene.measure("empty", 0, arguments.rounds).await?.row());
         }
-        pod_size = pods::create(&scene.client, arguments.pods, ephemeral_every).await?;
+        pods::Plan::new(arguments.pods, ephemeral_every).create(&scene.client).await?;
+        pod_size = pods::size_of_one(&scene.client).await?;
         let label = format!("{} pods, {label}", arguments.pods);
         let claims = arguments.pods.div_ceil(ephemeral_every);
         rows.push(scene.measure(&label, claims, arguments.rounds).await?.row());
@@ -101,15 +97,10 @@ impl Scene {
             .apiserver_flag("--max-requests-inflight=2000")
             .apiserver_flag("--max-mutating-requests-inflight=1000");
         let control_plane = ControlPlane::start(options).await?;
-        let kubeconfig =
-            control_plane.install_chart("claimkeeper", "claimkeeper", &json!({"features": ["ephemeral"]})).await?;
-        let config = control_plane.directory().join("claimkeeper.yaml");
-        fs::write(&config, "features: [ephemeral]\nadmin: {listen: '127.0.0.1:0'}\nlog: {format: json}\n")?;
-        let arguments = ["run", "--config", &config.to_string_lossy(), "--kubeconfig", &kubeconfig.to_string_lossy()];
         Ok(Self {
             client: control_plane.admin().await?,
             operator: operator.to_owned(),
-            arguments: arguments.map(str::to_owned).to_vec(),
+            arguments: operator::install(&control_plane).await?.arguments,
             control_plane,
         })
     }
@@ -123,7 +114,7 @@ impl Scene {
             let leash = Leash::start(self.control_plane.directory(), "claimkeeper", &self.operator, &arguments).await?;
             self.control_plane.start_component(Component::ControllerManager).await?;
             let theirs = self.control_plane.pid(Component::ControllerManager).context("the peer does not run")?;
-            self.wait_for_claims(claims).await?;
+            claims::wait_for(&self.client, claims).await?;
 
             let our_pid = u32::try_from(leash.pid())?;
             let (ours, theirs) =
@@ -135,18 +126,6 @@ impl Scene {
             measured.their_peak.add(mebibytes(theirs.peak));
         }
         Ok(measured)
-    }
-
-    async fn wait_for_claims(&self, wanted: usize) -> Result<()> {
-        let claims: Api<PersistentVolumeClaim> = Api::all(self.client.clone());
-        within(SYNC_DEADLINE, "all claims", async || {
-            let page = claims.list_metadata(&ListParams::default().limit(1)).await?;
-            let rest = page.metadata.remaining_item_count.unwrap_or_default();
-            let seen = page.items.len() + usize::try_from(rest)?;
-            ensure!(seen >= wanted, "{seen} of {wanted}");
-            Ok(())
-        })
-        .await
     }
 }
 
@@ -164,8 +143,4 @@ async fn settled(name: &str, pid: u32) -> Result<super::sample::Memory> {
         Ok(memory)
     })
     .await
-}
-
-fn mebibytes(bytes: u64) -> f64 {
-    bytes as f64 / 1024.0 / 1024.0
 }

@@ -1,9 +1,13 @@
 //! `cargo xtask bench …`: what the operator costs, measured beside its peer in the same run.
 //!
-//! Machines are noisy, so both programs run side by side on the same cluster, several times, and the table has the median and
-//! the spread. Each bench rewrites its own section of `docs/benchmarks.md` and leaves the others alone.
+//! Machines are noisy, so the programs run side by side or in turns, several times, and the table has the median and the
+//! spread. Each bench rewrites its own section of `docs/benchmarks.md` and leaves the others alone.
 
+mod chart;
+mod claims;
+mod ephemeral;
 mod memory;
+mod operator;
 mod pods;
 mod report;
 mod sample;
@@ -14,10 +18,17 @@ use anyhow::Result;
 pub(crate) enum Bench {
     /// Resident memory with many pods in the cluster
     Memory(memory::Arguments),
+    /// Claims of ephemeral volumes: how fast, how soon, at what cost
+    Ephemeral(ephemeral::Arguments),
+    /// The bare load generator that the ephemeral bench runs as a process of its own
+    #[command(hide = true)]
+    Load(ephemeral::load::Arguments),
 }
 
 pub(crate) async fn run(bench: Bench) -> Result<()> {
     match bench {
         Bench::Memory(arguments) => memory::run(arguments).await,
+        Bench::Ephemeral(arguments) => ephemeral::run(arguments).await,
+        Bench::Load(arguments) => ephemeral::load::run(arguments).await,
     }
 }

@@ -13,58 +13,90 @@ use kube::{
 use serde_json::{Value, json};
 use testbed::Progress;
 
-const PODS_PER_NAMESPACE: usize = 1_000;
-
 /// As many as keep two cores of API server busy.
 const AT_ONCE: usize = 64;
 
-/// Creates `count` pods, of which every `ephemeral_every`th has a generic ephemeral volume; returns the size of one in bytes.
-pub(crate) async fn create(client: &Client, count: usize, ephemeral_every: usize) -> Result<usize> {
-    let namespaces = count.div_ceil(PODS_PER_NAMESPACE);
-    for number in 0..namespaces {
-        create_namespace(client, &namespace(number)).await?;
-    }
-    let mut progress = Progress::start(&format!("Creating {count} pods"));
-    let creating = stream::iter(0..count).map(|number| create_one(client, number, ephemeral_every));
-    let mut created = creating.buffer_unordered(AT_ONCE).enumerate();
-    while let Some((done, result)) = created.next().await {
-        result?;
-        progress.update(&format!("{} of {count}", done + 1));
-    }
-    progress.finish("done");
-    size_of_one(client).await
+/// Which pods there are to be. Those of several plans add up if each starts where the one before it ended.
+pub(crate) struct Plan {
+    /// How many there are already.
+    pub first: usize,
+    /// How many are created.
+    pub count: usize,
+    /// How many share a namespace.
+    pub per_namespace: usize,
+    /// Every how manyth has a generic ephemeral volume.
+    pub ephemeral_every: usize,
 }
 
-fn namespace(number: usize) -> String {
-    format!("bench-{number}")
+impl Plan {
+    /// This many pods in namespaces of a usual size.
+    pub(crate) fn new(count: usize, ephemeral_every: usize) -> Self {
+        Self { first: 0, count, per_namespace: 1_000, ephemeral_every }
+    }
+
+    fn namespace(&self, pod: usize) -> String {
+        format!("bench-{}", pod / self.per_namespace)
+    }
+
+    /// Creates the pods.
+    pub(crate) async fn create(&self, client: &Client) -> Result<()> {
+        let (first, end) = (self.first, self.first + self.count);
+        for pod in (first..end).filter(|pod| *pod == first || pod.is_multiple_of(self.per_namespace)) {
+            create_namespace(client, &self.namespace(pod)).await?;
+        }
+        let mut progress = Progress::start(&format!("Creating {} pods", self.count));
+        let creating = stream::iter(first..end).map(|number| self.create_one(client, number));
+        let mut created = creating.buffer_unordered(AT_ONCE).enumerate();
+        while let Some((done, result)) = created.next().await {
+            result?;
+            progress.update(&format!("{} of {}", done + 1, self.count));
+        }
+        progress.finish("done");
+        Ok(())
+    }
+
+    async fn create_one(&self, client: &Client, number: usize) -> Result<()> {
+        let (namespace, name) = (self.namespace(number), name(number));
+        create_one(client, &namespace, &name, number.is_multiple_of(self.ephemeral_every)).await?;
+        // The status brings a second manager with its own list of fields, as every scheduled pod has it.
+        let status = Patch::Merge(json!({"status": status()}));
+        let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
+        pods.patch_status(&name, &PatchParams::apply("kubelet"), &status).await?;
+        Ok(())
+    }
 }
 
-async fn create_namespace(client: &Client, name: &str) -> Result<()> {
+fn name(number: usize) -> String {
+    format!("shop-frontend-7d9c6b5f4d-{number:05}")
+}
+
+/// Creates a namespace in which pods are admitted, unless it is there already.
+pub(crate) async fn create_namespace(client: &Client, name: &str) -> Result<()> {
     let object: Namespace = serde_json::from_value(json!({"metadata": {"name": name}}))?;
-    Api::all(client.clone()).create(&PostParams::default(), &object).await?;
+    unless_there(Api::all(client.clone()).create(&PostParams::default(), &object).await)?;
     // Made by a controller that does not run here; without it no pod is admitted.
     let account: ServiceAccount = serde_json::from_value(json!({"metadata": {"name": "default"}}))?;
-    Api::namespaced(client.clone(), name).create(&PostParams::default(), &account).await?;
-    Ok(())
+    unless_there(Api::namespaced(client.clone(), name).create(&PostParams::default(), &account).await)
 }
 
-async fn create_one(client: &Client, number: usize, ephemeral_every: usize) -> Result<()> {
-    let namespace = namespace(number / PODS_PER_NAMESPACE);
-    let name = format!("shop-frontend-7d9c6b5f4d-{number:05}");
-    let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
-    let object: Pod = serde_json::from_value(pod(&name, number.is_multiple_of(ephemeral_every)))?;
-    pods.create(&PostParams::default(), &object)
-        .await
-        .with_context(|| format!("cannot create pod {namespace}/{name}"))?;
-    // The status brings a second manager with its own list of fields, as every scheduled pod has it.
-    let status = Patch::Merge(json!({"status": status()}));
-    pods.patch_status(&name, &PatchParams::apply("kubelet"), &status).await?;
-    Ok(())
+fn unless_there<T>(created: kube::Result<T>) -> Result<()> {
+    match created {
+        Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
+        outcome => Ok(outcome.map(drop)?),
+    }
 }
 
-async fn size_of_one(client: &Client) -> Result<usize> {
-    let path = format!("/api/v1/namespaces/{}/pods", namespace(0));
-    let request = Request::new(path).get("shop-frontend-7d9c6b5f4d-00000", &kube::api::GetParams::default())?;
+/// Creates one pod that nobody runs.
+pub(crate) async fn create_one(client: &Client, namespace: &str, name: &str, ephemeral: bool) -> Result<()> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let object: Pod = serde_json::from_value(pod(name, ephemeral))?;
+    let created = pods.create(&PostParams::default(), &object).await;
+    created.map(drop).with_context(|| format!("cannot create pod {namespace}/{name}"))
+}
+
+/// How many bytes of JSON the first pod of a plan has.
+pub(crate) async fn size_of_one(client: &Client) -> Result<usize> {
+    let request = Request::new("/api/v1/namespaces/bench-0/pods").get(&name(0), &kube::api::GetParams::default())?;
     let text = tokio::time::timeout(Duration::from_secs(10), client.request_text(request)).await??;
     Ok(text.len())
 }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/benchmarks.md");
 
 const INTRODUCTION: &str = "# Benchmarks\n\n\
-    Measured by the commands that stand above each table. Both programs run side by side on the same cluster and are\n\
+    Measured by the commands that stand above each table. The programs are measured in the same run and are\n\
     started anew for every round; figures are the median of the rounds, with the smallest and the largest in brackets.\n";
 
 /// One bench's part of the page.

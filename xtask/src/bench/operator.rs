@@ -1,0 +1,24 @@
+//! The operator as it is out of the box, with the rights that its chart grants.
+
+use std::{fs, path::PathBuf};
+
+use anyhow::Result;
+use serde_json::json;
+use testbed::Cluster;
+
+/// What it takes to run the operator in a cluster.
+pub(crate) struct Installed {
+    /// Its command line.
+    pub arguments: Vec<String>,
+    /// Its credentials.
+    pub kubeconfig: PathBuf,
+}
+
+/// Installs the chart and writes a configuration in which only the port is our choice.
+pub(crate) async fn install(cluster: &Cluster) -> Result<Installed> {
+    let kubeconfig = cluster.install_chart("claimkeeper", "claimkeeper", &json!({"features": ["ephemeral"]})).await?;
+    let config = cluster.directory().join("claimkeeper.yaml");
+    fs::write(&config, "features: [ephemeral]\nadmin: {listen: '127.0.0.1:0'}\nlog: {format: json}\n")?;
+    let arguments = ["run", "--config", &config.to_string_lossy(), "--kubeconfig", &kubeconfig.to_string_lossy()];
+    Ok(Installed { arguments: arguments.map(str::to_owned).to_vec(), kubeconfig })
+}
