@@ -98,6 +98,8 @@ impl fmt::Display for Samples {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
 
     #[test]
@@ -120,7 +122,9 @@ mod tests {
 
     #[test]
     fn a_process_that_computes_uses_processor_time() {
-        let before = processor_time_of(std::process::id()).unwrap();
-        while processor_time_of(std::process::id()).unwrap() == before {}
+        let (started, before) = (Instant::now(), processor_time_of(std::process::id()).unwrap());
+        while processor_time_of(std::process::id()).unwrap() == before {
+            assert!(started.elapsed() < Duration::from_secs(30), "none was used");
+        }
     }
 }
