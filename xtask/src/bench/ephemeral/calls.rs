@@ -1,6 +1,6 @@
 //! What the claims of a backlog cost in API calls.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
 use testbed::{AuditLog, AuditedRequest, eventually};
@@ -8,14 +8,11 @@ use tokio::time::Instant;
 
 use super::{
     contestant::{Contestant, Programs},
-    scene::Scene,
+    scene::{STILL, Scene},
 };
 use crate::bench::{claims, pods::Plan, report::Section};
 
 const STATE: &str = "calls";
-
-/// Watches are in the log when they have ended; a log that has been still for this long has all of them.
-const STILL: Duration = Duration::from_secs(1);
 
 pub(crate) async fn run(programs: &Programs, pods: usize, command: String) -> Result<()> {
     let scene = Scene::open(programs).await?;
@@ -46,6 +43,7 @@ pub(crate) async fn run(programs: &Programs, pods: usize, command: String) -> Re
     .publish()
 }
 
+/// Watches are in the log only when they have ended.
 async fn complete(log: &AuditLog) -> Result<Vec<AuditedRequest>> {
     let mut seen = (Instant::now(), 0);
     eventually("the audit log to be complete", async || {

@@ -67,7 +67,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<()> {
     let Arguments { pods, rounds, seconds, scheduled, crowd, only } = arguments;
     ensure!(pods.is_sorted() && pods.first().is_some_and(|pods| *pods > 0), "--pods must be numbers that grow");
     ensure!(rounds > 0 && seconds > 0 && scheduled > 0 && crowd > 0, "there must be something to measure");
-    let programs = Programs::build().await?;
+    let programs = Programs::build(only.contains(&Part::Backlog)).await?;
     for part in Part::value_variants().iter().filter(|part| only.contains(part)) {
         let command = |rest: String| format!("cargo xtask bench ephemeral --only {part} {rest}");
         match part {

@@ -5,6 +5,7 @@
 //! fairer than to clean up after the run before.
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
     time::Duration,
@@ -25,6 +26,9 @@ use crate::bench::{
 /// An API server that has just started is busy with itself for a few seconds.
 const CALM_DEADLINE: Duration = Duration::from_mins(2);
 const CALM_FOR: Duration = Duration::from_secs(1);
+
+/// A log in which nothing has changed for this long is complete.
+pub(super) const STILL: Duration = Duration::from_secs(2);
 
 /// The cluster.
 pub(crate) struct Scene {
@@ -108,12 +112,24 @@ impl Scene {
     }
 }
 
-/// Waits until the log has this many claims that were created. It is written a moment after the answer is out.
+/// Waits until the log has this many claims that were created; it is written a moment after the answer is out. On a machine that
+/// is too busy a few of a thousand requests may end without an answer although they made their claim: these are left out.
 pub(crate) async fn created_claims(log: &AuditLog, wanted: usize) -> Result<Vec<AuditedRequest>> {
     let log = log.clone().verb("create").resource("persistentvolumeclaims");
+    let mut seen = (Instant::now(), 0);
     eventually("the audit log to be complete", async || {
-        let created: Vec<_> = log.requests()?.into_iter().filter(|request| request.code() == Some(201)).collect();
-        ensure!(created.len() >= wanted, "{} claims of {wanted}", created.len());
+        let (created, others): (Vec<_>, Vec<_>) =
+            log.requests()?.into_iter().partition(|request| request.code() == Some(201));
+        if created.len() != seen.1 {
+            seen = (Instant::now(), created.len());
+        }
+        let refusals: BTreeSet<_> = others.iter().map(AuditedRequest::code).collect();
+        let nearly = created.len() >= wanted - wanted / 100 && seen.0.elapsed() > STILL;
+        let complete = created.len() >= wanted || nearly;
+        ensure!(complete, "{} claims of {wanted}, and answers with {refusals:?}", created.len());
+        if created.len() < wanted {
+            eprintln!("  {} claims of {wanted} in the audit log, and answers with {refusals:?}", created.len());
+        }
         Ok(created)
     })
     .await
