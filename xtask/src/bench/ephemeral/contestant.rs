@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// As many as the operator has by default (`ephemeral.concurrency`); each request has its own connection there, too.
-pub(crate) const CONNECTIONS: usize = 16;
+pub(crate) const CONNECTIONS: usize = 32;
 
 /// A program that makes claims, or what stands for the best that any could do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
