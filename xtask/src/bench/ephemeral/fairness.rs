@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use tokio::time::Instant;
 
 use super::{
@@ -95,6 +95,8 @@ async fn measure(scene: &Scene, contestant: Contestant, crowd: usize) -> Result<
     let backlog = created_claims(&log.clone().namespace(CROWD), crowd).await?;
     let (first, last) = span(&backlog).context("no claim was created")?;
     let waits = waits(&log, NAMESPACE, single).await?;
+    // So few pods must all be there: the one that is not may be the one that waited longest.
+    ensure!(waits.len() == single, "{} single pods of {single} have a claim in the audit log", waits.len());
     let during = waits.iter().filter(|wait| wait.pod_created < last && wait.claim_created > first);
     Ok(during.map(|wait| delay(wait.pod_created.max(first), wait.claim_created).as_secs_f64() * 1000.0).collect())
 }
