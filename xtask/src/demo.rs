@@ -6,6 +6,8 @@
 use std::{fs, path::Path, process::Output, time::Duration};
 
 use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, api::PostParams};
 use serde_json::json;
 use testbed::{BUSYBOX, Cluster, ControlPlane, Image, Leash, Options, within};
 
@@ -72,7 +74,7 @@ async fn show(keep: bool) -> Result<()> {
     let kubeconfig = stage.cluster.install_chart(HOME, HOME, &values).await?;
     let claimkeeper = stage.start(&operator, &kubeconfig).await?;
 
-    stage.ephemeral().await?;
+    stage.ephemeral(&operator).await?;
 
     if keep {
         stage.say_how_to_reach_it(&claimkeeper);
@@ -132,7 +134,7 @@ impl Stage {
         Leash::start(directory, "claimkeeper", operator, &["run", "--config", config, "--kubeconfig", kubeconfig]).await
     }
 
-    async fn ephemeral(&self) -> Result<()> {
+    async fn ephemeral(&self, operator: &Path) -> Result<()> {
         title("ephemeral: a pod describes a volume, Claimkeeper makes the claim");
         self.kubectl(&["create", "namespace", SHOP]).await?;
         println!("{ASKED_FOR}");
@@ -177,6 +179,12 @@ impl Stage {
             "custom-columns=TYPE:.type,REASON:.reason,POD:.involvedObject.name,MESSAGE:.message",
         ])
         .await?;
+        self.ask_why(operator, "pod/api").await?;
+
+        title("ephemeral: a namespace may keep ephemeral volumes out");
+        self.present(&["label", "namespace", SHOP, "claimkeeper.dev/ephemeral-volumes=deny"]).await?;
+        let refusal = self.until_refused(&pod("late")).await?;
+        println!("  $ kubectl apply -f late.yaml\n    {refusal}\n");
 
         title("ephemeral: the claim ends with its pod");
         self.kubectl(&["delete", "pod", "web", "--wait=true"]).await?;
@@ -184,6 +192,33 @@ impl Stage {
         let gone = ["get", "pvc", "web-scratch", "--ignore-not-found", "-o", "name"];
         self.until("the claim to go", &gone, "").await?;
         self.present(&["get", "pvc", "-o", "custom-columns=CLAIM:.metadata.name,STATUS:.status.phase"]).await
+    }
+
+    /// Asks the operator's own binary what it decides, as a person would.
+    async fn ask_why(&self, operator: &Path, object: &str) -> Result<()> {
+        let mut command = tokio::process::Command::new(operator);
+        command.args(["why", object, "--namespace", SHOP]).env("KUBECONFIG", self.cluster.admin_kubeconfig());
+        let output = command.output().await?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
+        println!("  $ claimkeeper why {object} --namespace {SHOP}");
+        for line in String::from_utf8_lossy(&output.stdout).lines() {
+            println!("    {line}");
+        }
+        println!();
+        Ok(())
+    }
+
+    /// The API server's answer to a pod that its policy turns away; a label counts after a moment.
+    async fn until_refused(&self, pod: &serde_json::Value) -> Result<String> {
+        let pods: Api<Pod> = Api::namespaced(self.cluster.admin().await?, SHOP);
+        let pod = serde_json::from_value(pod.clone())?;
+        let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+        within(PATIENCE, "the pod to be refused", async || match pods.create(&dry_run, &pod).await {
+            Err(kube::Error::Api(status)) => Ok(status.message.clone()),
+            Err(error) => Err(error.into()),
+            Ok(_) => anyhow::bail!("it was admitted"),
+        })
+        .await
     }
 
     fn say_how_to_reach_it(&self, claimkeeper: &Operator) {
