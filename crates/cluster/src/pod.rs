@@ -1,6 +1,10 @@
 //! Pods, as far as a decision reads them.
 
-use k8s_openapi::{api::core::v1::Pod as FullPod, apimachinery::pkg::apis::meta::v1::ObjectMeta, jiff::Timestamp};
+use k8s_openapi::{
+    api::core::v1::{ObjectReference, Pod as FullPod},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    jiff::Timestamp,
+};
 use kube::Resource;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -70,6 +74,19 @@ impl Pod {
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.phase != Phase::Active
+    }
+
+    /// The pod as what an event is about.
+    #[must_use]
+    pub fn reference(&self) -> ObjectReference {
+        ObjectReference {
+            api_version: Some("v1".into()),
+            kind: Some("Pod".into()),
+            namespace: Some(self.key.namespace().to_owned()),
+            name: Some(self.key.name().to_owned()),
+            uid: Some(self.uid.to_string()),
+            ..ObjectReference::default()
+        }
     }
 
     /// Where the claim of an ephemeral volume belongs. The scheduler and the kubelet compute the same name.

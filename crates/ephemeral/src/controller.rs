@@ -8,7 +8,7 @@ use cluster::{
     pod::{self, EphemeralVolume, Phase},
     store::{Change, Index, Slim, Subscription},
 };
-use k8s_openapi::{api::core::v1::ObjectReference, jiff::Timestamp};
+use k8s_openapi::jiff::Timestamp;
 use kube::{Api, Client};
 use platform::{
     client::FencedClient,
@@ -315,14 +315,7 @@ impl Ephemeral {
     }
 
     fn warn_pod(&self, pod: &Pod, reason: &'static str, note: String) {
-        let regarding = ObjectReference {
-            api_version: Some("v1".into()),
-            kind: Some("Pod".into()),
-            namespace: Some(pod.key.namespace().to_owned()),
-            name: Some(pod.key.name().to_owned()),
-            uid: Some(pod.uid.to_string()),
-            ..ObjectReference::default()
-        };
+        let regarding = pod.reference();
         self.events.publish(Event { regarding, kind: EventKind::Warning, reason, action: "CreateClaim", note });
     }
 }

@@ -9,7 +9,6 @@ use cluster::{
     pod::{BY_USED_CLAIM, EphemeralVolume},
     store::{Index, Slim},
 };
-use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{Api, Client, api::ListParams};
 use platform::{
     client::FencedClient,
@@ -318,14 +317,7 @@ impl Reclaim {
     }
 
     pub(super) fn tell_pod(&self, pod: &Pod, kind: EventKind, reason: &'static str, note: String) {
-        let regarding = ObjectReference {
-            api_version: Some("v1".into()),
-            kind: Some("Pod".into()),
-            namespace: Some(pod.key.namespace().to_owned()),
-            name: Some(pod.key.name().to_owned()),
-            uid: Some(pod.uid.to_string()),
-            ..ObjectReference::default()
-        };
+        let regarding = pod.reference();
         self.events.publish(Event { regarding, kind, reason, action: "ReclaimClaim", note });
     }
 }
