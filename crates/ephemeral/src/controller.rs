@@ -181,8 +181,12 @@ impl Ephemeral {
         })
     }
 
-    async fn handle(&self, pod: ObjectKey) -> Outcome {
-        let Some(pod) = self.caches.pods.get(&pod) else { return Outcome::Done };
+    async fn handle(&self, key: ObjectKey) -> Outcome {
+        let Some(pod) = self.caches.pods.get(&key) else {
+            // Its end may have been told while its claim was still being refused, before it stood in line.
+            self.quota_line.leave(&key);
+            return Outcome::Done;
+        };
         let mut outcome = Outcome::Done;
         // One volume that fails does not keep the pod's others from getting their claims.
         for volume in &pod.ephemeral_volumes {
