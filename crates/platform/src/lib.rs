@@ -12,4 +12,5 @@ pub mod metrics;
 pub mod queue;
 pub mod readiness;
 pub mod shutdown;
+pub mod spelling;
 pub mod trouble;

@@ -18,6 +18,19 @@ pub enum Outcome {
     After(Duration),
 }
 
+impl Outcome {
+    /// What a key needs whose work has several parts that ended differently: a failure is retried before a look is due.
+    #[must_use]
+    pub fn or_sooner(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Retry, _) | (_, Self::Retry) => Self::Retry,
+            (Self::After(one), Self::After(other)) => Self::After(one.min(other)),
+            (Self::Done, other) => other,
+            (one, Self::Done) => one,
+        }
+    }
+}
+
 /// Hands each of the queue's keys to `handler`, at most `concurrency` (but at least one) at a time, until the queue is shut
 /// down and empty, or until `stop` is cancelled: then handlers that have begun may finish, and the other keys stay in the queue.
 ///

@@ -1,4 +1,7 @@
-//! Logs: text for a person at a terminal, one JSON object a line for everything else.
+//! Logs: text for a person at a terminal, one JSON object a line for everything else; klog's form for those who replace a
+//! program that used klog.
+
+mod klog;
 
 use std::{
     io::{self, IsTerminal},
@@ -6,6 +9,8 @@ use std::{
 };
 
 use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, registry, util::SubscriberInitExt};
+
+pub use klog::{Klog, KlogError, KlogOptions, klog_severity, start_klog};
 
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
