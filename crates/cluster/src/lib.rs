@@ -11,6 +11,7 @@
 pub mod attachment;
 pub mod claim;
 pub mod class;
+pub mod creation;
 pub mod decision;
 pub mod driver;
 pub mod key;

@@ -33,6 +33,21 @@ pub struct Pod {
     pub used_claims: Box<[Box<str>]>,
     /// Where it was to run, kept once it has ended: before that nobody asks, and most pods have not ended.
     pub last_node: Option<Box<str>>,
+    /// What it asks for by annotation; most pods ask for nothing.
+    pub claim_requests: Option<Box<ClaimRequests>>,
+}
+
+/// What matters of a pod that asks for claims by annotation.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ClaimRequests {
+    /// The annotations that may ask for claims, as they are.
+    pub annotations: Box<[(Box<str>, Box<str>)]>,
+    /// All volumes of the pod in the order of its spec, each with the claim that it uses, if it does.
+    pub volumes: Vec<(Box<str>, Option<Box<str>>)>,
+    /// As whom the pod runs.
+    pub service_account: Box<str>,
+    /// Whether the pod has not started yet.
+    pub pending: bool,
 }
 
 /// How far a pod got.
@@ -101,7 +116,8 @@ impl Slim for Pod {
     const KIND: &'static str = "pods";
 
     fn from_wire(wire: Wire) -> Option<Self> {
-        let Wire { metadata, spec, status } = wire;
+        let Wire { mut metadata, spec, status } = wire;
+        let claim_requests = claim_requests(&mut metadata, &spec, &status);
         let (mut ephemeral_volumes, mut used_claims) = (Vec::new(), Vec::new());
         for volume in spec.volumes {
             if let Some(template) = volume.ephemeral.and_then(|ephemeral| ephemeral.volume_claim_template) {
@@ -124,6 +140,7 @@ impl Slim for Pod {
             phase,
             ephemeral_volumes: ephemeral_volumes.into(),
             used_claims: used_claims.into(),
+            claim_requests,
             last_node: spec.node_name.filter(|_| phase != Phase::Active).map(String::into_boxed_str),
         })
     }
@@ -131,6 +148,27 @@ impl Slim for Pod {
     fn key(&self) -> &ObjectKey {
         &self.key
     }
+}
+
+fn claim_requests(metadata: &mut ObjectMeta, spec: &WireSpec, status: &WireStatus) -> Option<Box<ClaimRequests>> {
+    let annotations = metadata.annotations.take()?.into_iter().filter(|(key, _)| may_ask_for_claim(key));
+    let annotations: Box<[_]> = annotations.map(|(key, value)| (key.into(), value.into())).collect();
+    let volumes = spec.volumes.iter().map(|volume| {
+        let claim = volume.persistent_volume_claim.as_ref().map(|used| used.claim_name.as_str().into());
+        (volume.name.as_str().into(), claim)
+    });
+    (!annotations.is_empty()).then(|| {
+        Box::new(ClaimRequests {
+            annotations,
+            volumes: volumes.collect(),
+            service_account: spec.service_account_name.as_deref().unwrap_or("default").into(),
+            pending: status.phase.as_deref().is_none_or(|phase| phase == "Pending"),
+        })
+    })
+}
+
+fn may_ask_for_claim(annotation: &str) -> bool {
+    [".enabled", ".pvc", ".claim"].iter().any(|suffix| annotation.ends_with(suffix))
 }
 
 /// A pod on its way from the API server.
@@ -151,6 +189,7 @@ struct WireSpec {
     #[serde(default)]
     volumes: Vec<WireVolume>,
     node_name: Option<String>,
+    service_account_name: Option<String>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -222,5 +261,30 @@ mod tests {
         assert_eq!(used_claims(&pod("Running")), ["ci/data".into()]);
         assert_eq!(pod("Running").last_node, None);
         assert_eq!(pod("Succeeded").last_node.as_deref(), Some("node-1"));
+    }
+
+    #[test]
+    fn only_a_pod_that_may_ask_for_claims_carries_what_that_takes() {
+        let pod = |annotations: &str| {
+            decode(&format!(
+                r#"{{"metadata":{{"namespace":"ci","name":"build","uid":"u1","annotations":{annotations}}},
+                    "spec":{{"serviceAccountName":"builder","volumes":[{{"name":"tmp","emptyDir":{{}}}},
+                        {{"name":"cache","persistentVolumeClaim":{{"claimName":"cache-1"}}}}]}},
+                    "status":{{"phase":"Pending"}}}}"#
+            ))
+        };
+        let asks = pod(r#"{"claimkeeper.dev/cache.claim":"x","other":"y","claimkeeper.dev/note":"z"}"#).claim_requests;
+        assert_eq!(
+            asks.as_deref(),
+            Some(&ClaimRequests {
+                annotations: [("claimkeeper.dev/cache.claim".into(), "x".into())].into(),
+                volumes: [("tmp".into(), None), ("cache".into(), Some("cache-1".into()))].into(),
+                service_account: "builder".into(),
+                pending: true,
+            })
+        );
+        for annotations in [r#"{"other.dev/cache.claim":"x"}"#, "{}", "null", r#"{"claimkeeper.dev/note":"z"}"#] {
+            assert_eq!(pod(annotations).claim_requests, None, "{annotations}");
+        }
     }
 }

@@ -3,16 +3,6 @@
 use std::collections::BTreeMap;
 
 use cluster::{ObjectKey, Pod, pod::EphemeralVolume};
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use kube::{
-    Client, Resource,
-    api::PostParams,
-    core::{Request, Status},
-};
-use platform::{
-    client::{self, RequestError},
-    trouble::causes,
-};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -64,61 +54,8 @@ struct Owner<'a> {
     block_owner_deletion: bool,
 }
 
-/// Why a claim could not be made.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum CreateError {
-    /// The API server would not have let such a pod in; it is checked all the same.
-    #[error("the volume's template cannot be read: {0}")]
-    Template(serde_json::Error),
-    /// The API server said no; these are its words.
-    #[error("{}", .0.message)]
-    Refused(Box<Status>),
-    /// This replica lost the lease while it was at it.
-    #[error("this replica does not lead any more")]
-    NotLeader,
-    /// Nobody knows whether the claim was made.
-    #[error("{0}")]
-    Unanswered(String),
-}
-
-impl CreateError {
-    /// Whether the claim did not fit into a quota, or a quota could not tell: what changes in the quota may change the answer.
-    pub(crate) fn is_about_quota(&self) -> bool {
-        // There is no code for it. These are the beginnings of all that quota admission ever says.
-        const WORDS: [&str; 4] =
-            ["exceeded quota:", "failed quota:", "status unknown for quota:", "insufficient quota to"];
-        matches!(self, Self::Refused(status)
-            if status.code == 403 && WORDS.iter().any(|words| status.message.contains(words)))
-    }
-}
-
-impl From<kube::Error> for CreateError {
-    fn from(error: kube::Error) -> Self {
-        match error {
-            kube::Error::Api(status) => Self::Refused(status),
-            error if RequestError::is_not_leader(&error) => Self::NotLeader,
-            error => Self::Unanswered(causes(&error)),
-        }
-    }
-}
-
-/// Asks the API server for the claim of `volume`. That its name is ours to compute is the precondition: a second request for
-/// the same claim is refused, whoever sends it.
-pub(crate) async fn create(
-    client: &Client,
-    pod: &Pod,
-    volume: &EphemeralVolume,
-    claim: &ObjectKey,
-) -> Result<(), CreateError> {
-    let body = body(pod, volume, claim).map_err(CreateError::Template)?;
-    let path = PersistentVolumeClaim::url_path(&(), Some(claim.namespace()));
-    let request = Request::new(path).create(&PostParams::default(), body);
-    let request = request.map_err(|error| CreateError::Unanswered(error.to_string()))?;
-    Ok(client::send_unread(client, request).await?)
-}
-
 /// The body of the request that creates the claim of `volume`.
-fn body(pod: &Pod, volume: &EphemeralVolume, claim: &ObjectKey) -> Result<Vec<u8>, serde_json::Error> {
+pub(crate) fn body(pod: &Pod, volume: &EphemeralVolume, claim: &ObjectKey) -> Result<Vec<u8>, serde_json::Error> {
     let Template { metadata, spec } = serde_json::from_str(volume.template.get())?;
     serde_json::to_vec(&NewClaim {
         api_version: "v1",
@@ -162,6 +99,7 @@ mod tests {
             ephemeral_volumes: Box::default(),
             used_claims: Box::default(),
             last_node: None,
+            claim_requests: None,
         };
         let body = String::from_utf8(body(&pod, &volume, &pod.claim_key(&volume)).unwrap()).unwrap();
         assert_eq!(

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use cluster::{
     Claim, Namespace, ObjectKey, Pod, Quota, Store,
+    creation::{self, CreateError},
     decision::Decision,
     pod::{self, EphemeralVolume, Phase},
     store::{Change, Index, Slim, Subscription},
@@ -19,7 +20,7 @@ use platform::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    claim::{self, CreateError},
+    claim,
     decision::{Action, FAILED_BINDING, MAKE_CLAIM, Observation, PATIENCE},
     quota_line::QuotaLine,
 };
@@ -51,6 +52,13 @@ pub struct Caches {
 }
 
 impl Caches {
+    /// Those of the feature alone, besides the ones that it shares with others.
+    #[must_use]
+    pub fn beside(pods: &Store<Pod>, claims: &Store<Claim>) -> Self {
+        let (namespaces, quotas) = (Store::new(vec![|_| true], vec![]), Store::new(vec![|_| true], vec![]));
+        Self { pods: pods.clone(), claims: claims.clone(), namespaces, quotas }
+    }
+
     async fn synced(&self) {
         self.pods.synced().await;
         self.claims.synced().await;
@@ -108,6 +116,12 @@ impl Ephemeral {
         let queue = Queue::new("ephemeral_volume", registry);
         let (quota_line, metrics) = (Arc::default(), Metrics::register(registry));
         Self { caches, client, events, queue, quota_line, metrics, concurrency }
+    }
+
+    /// What it looks at.
+    #[must_use]
+    pub fn caches(&self) -> &Caches {
+        &self.caches
     }
 
     /// Acts until `stop` is cancelled (then it finishes what it has begun) or the future is dropped (then it ends at once).
@@ -190,7 +204,7 @@ impl Ephemeral {
         let mut outcome = Outcome::Done;
         // One volume that fails does not keep the pod's others from getting their claims.
         for volume in &pod.ephemeral_volumes {
-            outcome = most_urgent(outcome, self.handle_volume(&pod, volume).await);
+            outcome = outcome.or_sooner(self.handle_volume(&pod, volume).await);
         }
         outcome
     }
@@ -211,15 +225,20 @@ impl Ephemeral {
             return self.conclude(pod, &key, &decision);
         }
         self.metrics.creates.increment();
-        match claim::create(&self.client, pod, volume, &key).await {
+        match self.create(pod, volume, &key).await {
             Ok(()) => {
                 // It fitted into the quota: whoever waits for room may fit too.
                 call(&self.queue, &self.quota_line, key.namespace(), 1);
                 self.conclude(pod, &key, &decision)
             }
-            Err(CreateError::Refused(status)) if status.is_already_exists() => self.meet(pod, volume, &key).await,
+            Err(error) if error.is_already_exists() => self.meet(pod, volume, &key).await,
             Err(error) => self.failed(pod, volume, &key, &error),
         }
+    }
+
+    async fn create(&self, pod: &Pod, volume: &EphemeralVolume, key: &ObjectKey) -> Result<(), CreateError> {
+        let body = claim::body(pod, volume, key).map_err(CreateError::Template)?;
+        creation::create(&self.client, key, body).await
     }
 
     fn known_namespace(&self, pod: &Pod) -> Option<Arc<Namespace>> {
@@ -244,7 +263,7 @@ impl Ephemeral {
                     Action::Create => Outcome::Retry,
                     // The cache has not seen what is there. If that ends within a gap of the watch, no change will ever
                     // tell us, so we look once more by ourselves.
-                    _ => most_urgent(self.conclude(pod, key, &decision), Outcome::After(REMINDER)),
+                    _ => self.conclude(pod, key, &decision).or_sooner(Outcome::After(REMINDER)),
                 }
             }
             Err(error) => self.failed(pod, volume, key, &CreateError::from(error)),
@@ -329,15 +348,5 @@ fn call(queue: &Queue<ObjectKey>, quota_line: &QuotaLine, namespace: &str, count
     for pod in quota_line.call(namespace, count) {
         queue.forget(&pod);
         queue.add(pod);
-    }
-}
-
-/// What a pod with several volumes needs: a failure is retried before a reminder is due.
-pub(crate) fn most_urgent(one: Outcome, other: Outcome) -> Outcome {
-    match (one, other) {
-        (Outcome::Retry, _) | (_, Outcome::Retry) => Outcome::Retry,
-        (Outcome::After(one), Outcome::After(other)) => Outcome::After(one.min(other)),
-        (Outcome::Done, other) => other,
-        (one, Outcome::Done) => one,
     }
 }

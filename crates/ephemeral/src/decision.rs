@@ -158,6 +158,7 @@ mod tests {
             ephemeral_volumes: Box::default(),
             used_claims: Box::default(),
             last_node: None,
+            claim_requests: None,
         })
     }
 

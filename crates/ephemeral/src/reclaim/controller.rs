@@ -24,7 +24,6 @@ use super::{
     memory::Memory,
     mode::{Mode, ReclaimCompleted},
 };
-use crate::controller::most_urgent;
 
 /// A kubelet tells of its volumes every ten seconds or so; one that is away may be so for long.
 const FIRST_POLL: Duration = Duration::from_secs(1);
@@ -148,7 +147,7 @@ impl Reclaim {
         let Some(pod) = self.caches.pods.get(&pod).filter(|pod| pod.has_ended()) else { return Outcome::Done };
         let mut outcome = Outcome::Done;
         for volume in &pod.ephemeral_volumes {
-            outcome = most_urgent(outcome, self.handle_volume(&pod, volume).await);
+            outcome = outcome.or_sooner(self.handle_volume(&pod, volume).await);
         }
         // It may have gone meanwhile, and its end is told only once.
         if self.caches.pods.get(&pod.key).is_none_or(|now| now.uid != pod.uid) {
