@@ -1,17 +1,21 @@
 //! The commands.
 
-use std::{fmt, path::PathBuf, process::ExitCode};
+use std::{env, fmt, path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 
 use crate::{
     config::{Config, Feature, UnknownFeature},
-    policy, run,
+    dropin, policy, run,
     why::{self, WhyArguments},
 };
 
+const DROP_INS: &str = "\
+Drop-in names, as the file's name or as the first argument, with the flags of the program that is replaced:
+  dynamic-pvc-provisioner";
+
 #[derive(Parser)]
-#[command(name = "claimkeeper", version, about = "Looks after a volume claim for its whole life")]
+#[command(name = "claimkeeper", version, about = "Looks after a volume claim for its whole life", after_help = DROP_INS)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -75,6 +79,9 @@ impl std::error::Error for UsageError {}
 
 /// Parses the arguments and does what they say.
 pub(crate) fn main() -> ExitCode {
+    if let Some(drop_in) = dropin::Invocation::requested(env::args_os()) {
+        return drop_in.main();
+    }
     let Arguments { command } = Arguments::parse();
     let result = match command {
         Command::Run(arguments) => start(arguments),

@@ -2,6 +2,7 @@
 
 mod cli;
 mod config;
+mod dropin;
 mod policy;
 mod run;
 mod why;

@@ -13,13 +13,14 @@ use anyhow::Context;
 use cluster::{
     Store,
     server::{self, ListMode, Version},
+    store::Index,
     watch::Watches,
 };
 use ephemeral::{
     Caches, Ephemeral,
     reclaim::{self, Reclaim},
 };
-use futures::future::{join_all, join3};
+use futures::future::{join, join_all, join3};
 use kube::{Client, Config as KubeConfig};
 use platform::{
     admin::AdminServer,
@@ -32,6 +33,7 @@ use platform::{
     shutdown,
     trouble::causes,
 };
+use provisioner::Provisioner;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -49,6 +51,11 @@ const REPORTER: &str = "claimkeeper.dev/claimkeeper";
 /// Runs the operator until a signal ends it.
 pub(crate) fn run(config: Config, kubeconfig: Option<&Path>) -> anyhow::Result<()> {
     logging::start(config.log.format, &config.log.level)?;
+    run_logged(config, kubeconfig)
+}
+
+/// The same for who has started the log already.
+pub(crate) fn run_logged(config: Config, kubeconfig: Option<&Path>) -> anyhow::Result<()> {
     // One thread: decisions take microseconds and the API server is what everything waits for. A second thread costs more
     // CPU time than it saves.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -71,6 +78,11 @@ async fn operate(config: Config, kubeconfig: Option<&Path>) -> anyhow::Result<()
         admin = %address,
         "claimkeeper starts"
     );
+    if config.features.contains(&Feature::Provisioner) {
+        for warning in config.provisioner.warnings() {
+            tracing::warn!(feature = "provisioner", "{warning}");
+        }
+    }
 
     // Probes and metrics are served to the very end: a process that drains is alive.
     let admin = admin.serve(CancellationToken::new());
@@ -95,9 +107,11 @@ struct Operator {
     /// Met once the API server has said which Kubernetes it is; until then nothing can be known.
     reached: Gate,
     namespace: Option<String>,
-    caches: Caches,
+    pods: Store<cluster::Pod>,
+    claims: Store<cluster::Claim>,
     ephemeral: Option<Ephemeral>,
     reclaim: Option<Reclaim>,
+    provisioner: Option<Provisioner>,
     /// Writes the events; taken when it starts.
     events: Option<Worker>,
     fence: Fence,
@@ -121,20 +135,23 @@ impl Operator {
             None
         };
 
-        let runs_ephemeral = config.features.contains(&Feature::Ephemeral);
-        let reclaim = config.ephemeral.reclaim().filter(|_| runs_ephemeral);
-        let caches = Caches {
-            pods: store_of_pods(reclaim.is_some()),
-            claims: Store::new(vec![|_| true], vec![]),
-            namespaces: Store::new(vec![|_| true], vec![]),
-            quotas: Store::new(vec![|_| true], vec![]),
-        };
+        let runs = |feature| config.features.contains(&feature);
+        let reclaim = config.ephemeral.reclaim().filter(|_| runs(Feature::Ephemeral));
+        let pods = store_of_pods(&config.features, reclaim.is_some());
+        let claims: Store<cluster::Claim> = Store::new(vec![|_| true], vec![]);
         let reclaim = reclaim.map(|settings| {
-            let beside = reclaim::Caches::beside(&caches.pods, &caches.claims);
-            Reclaim::new(beside, writer.clone(), recorder.clone(), &registry, settings)
+            let caches = reclaim::Caches::beside(&pods, &claims);
+            Reclaim::new(caches, writer.clone(), recorder.clone(), &registry, settings)
         });
-        let ephemeral = runs_ephemeral
-            .then(|| Ephemeral::new(caches.clone(), writer, recorder, &registry, config.ephemeral.concurrency));
+        let provisioner = runs(Feature::Provisioner).then(|| {
+            let caches = provisioner::Caches { pods: pods.clone(), claims: claims.clone() };
+            let (writer, reader, recorder) = (writer.clone(), client.clone(), recorder.clone());
+            Provisioner::new(caches, writer, reader, recorder, &registry, config.provisioner.settings())
+        });
+        let ephemeral = runs(Feature::Ephemeral).then(|| {
+            let caches = Caches::beside(&pods, &claims);
+            Ephemeral::new(caches, writer, recorder, &registry, config.ephemeral.concurrency)
+        });
         let reached = readiness.gate("the API server");
         let namespace = config.namespace.clone();
         Ok(Self {
@@ -143,9 +160,11 @@ impl Operator {
             readiness,
             reached,
             namespace,
-            caches,
+            pods,
+            claims,
             ephemeral,
             reclaim,
+            provisioner,
             events: Some(events),
             fence,
             elector,
@@ -183,8 +202,9 @@ impl Operator {
         };
         let make = self.ephemeral.iter().map(|feature| feature.run(stopping.clone()));
         let free = self.reclaim.iter().map(|feature| feature.run(stopping.clone()));
+        let provision = self.provisioner.iter().map(|feature| feature.run(stopping.clone()));
         tokio::select! {
-            _ = async { tokio::join!(join_all(make), join_all(free)) } => {}
+            _ = async { tokio::join!(join_all(make), join_all(free), join_all(provision)) } => {}
             () = drained => tracing::warn!(deadline = ?DRAIN_DEADLINE, "work was still under way at the deadline and is cut off"),
         }
     }
@@ -199,9 +219,11 @@ impl Operator {
             readiness: self.readiness.clone(),
             registry: self.registry.clone(),
         };
-        let Caches { pods, claims, namespaces, quotas } = &self.caches;
-        let feeds =
-            (watches.feed(pods), watches.feed(claims), watches.feed_namespaces(namespaces), watches.feed(quotas));
+        let shared = (watches.feed(&self.pods), watches.feed(&self.claims));
+        let ephemeral = self.ephemeral.as_ref().map(|ephemeral| {
+            let Caches { namespaces, quotas, .. } = ephemeral.caches();
+            join(watches.feed_namespaces(namespaces), watches.feed(quotas))
+        });
         let reclaim = self.reclaim.as_ref().map(|reclaim| {
             let reclaim::Caches { classes, drivers, attachments, .. } = reclaim.caches();
             let feed = (watches.feed_cluster_scoped(classes), watches.feed_cluster_scoped(drivers));
@@ -209,7 +231,7 @@ impl Operator {
         });
         // Only now: from here on readiness waits for the caches.
         self.reached.open();
-        tokio::join!(feeds.0, feeds.1, feeds.2, feeds.3, join_all(reclaim));
+        tokio::join!(shared.0, shared.1, join_all(ephemeral), join_all(reclaim));
     }
 
     /// An API server that is down or not yet up is waited for, however long it takes.
@@ -233,13 +255,24 @@ impl Operator {
 }
 
 /// Pods that no enabled feature could act on are not kept.
-fn store_of_pods(reclaims: bool) -> Store<cluster::Pod> {
-    let mut interests: Vec<fn(&cluster::Pod) -> bool> = vec![ephemeral::interesting];
-    let mut indexes = Vec::from(ephemeral::INDEXES_OF_PODS);
+fn store_of_pods(features: &[Feature], reclaims: bool) -> Store<cluster::Pod> {
+    let mut interests: Vec<fn(&cluster::Pod) -> bool> = Vec::new();
+    let mut indexes: Vec<Index<cluster::Pod>> = Vec::new();
+    if features.contains(&Feature::Ephemeral) {
+        interests.push(ephemeral::interesting);
+        indexes.extend(ephemeral::INDEXES_OF_PODS);
+    }
     if reclaims {
         interests.push(reclaim::uses_claims);
         indexes.extend(reclaim::INDEXES_OF_PODS);
     }
+    if features.contains(&Feature::Provisioner) {
+        interests.push(provisioner::interesting);
+        indexes.extend(provisioner::INDEXES_OF_PODS);
+    }
+    // Two features may want the same one.
+    indexes.sort_by_key(|index| index.name);
+    indexes.dedup_by_key(|index| index.name);
     Store::new(interests, indexes)
 }
 

@@ -2,6 +2,8 @@
 
 use std::{fmt, io, path::Path};
 
+use platform::spelling::nearest;
+
 /// Why a configuration cannot be used.
 #[derive(Debug)]
 pub(crate) struct ConfigError(String);
@@ -61,11 +63,4 @@ fn unknown(what: &str, given: &str, known: &[&'static str]) -> String {
         Some(near) => format!("unknown {what} `{given}`; did you mean `{near}`?"),
         None => format!("unknown {what} `{given}`; known here: {}", known.join(", ")),
     }
-}
-
-/// The known word that was probably meant, if there is one that is close enough not to be a wild guess.
-pub(super) fn nearest<'a>(given: &str, known: &[&'a str]) -> Option<&'a str> {
-    let distance = |word: &str| strsim::damerau_levenshtein(&given.to_lowercase(), &word.to_lowercase());
-    let near = known.iter().copied().min_by_key(|word| distance(word))?;
-    (distance(near) <= (given.len() / 3).max(1)).then_some(near)
 }

@@ -2,14 +2,14 @@
 
 use std::{fmt, str::FromStr};
 
+use platform::spelling::nearest;
 use serde::{Deserialize, Deserializer, de};
-
-use super::error::nearest;
 
 /// What can be switched on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Feature {
     Ephemeral,
+    Provisioner,
 }
 
 /// A name that belongs to no feature.
@@ -17,12 +17,13 @@ pub(crate) enum Feature {
 pub(crate) struct UnknownFeature(String);
 
 impl Feature {
-    const ALL: [Self; 1] = [Self::Ephemeral];
+    const ALL: [Self; 2] = [Self::Ephemeral, Self::Provisioner];
 
     /// The name in flags, configuration, logs and metrics.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Ephemeral => "ephemeral",
+            Self::Provisioner => "provisioner",
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod error;
 mod feature;
+pub(crate) mod provisioner;
 mod seconds;
 
 use std::{fs, net::SocketAddr, path::Path};
@@ -15,7 +16,7 @@ use serde::Deserialize;
 
 pub(crate) use error::ConfigError;
 pub(crate) use feature::{Feature, UnknownFeature};
-use seconds::Seconds;
+pub(crate) use seconds::Seconds;
 
 /// Everything that can be configured.
 #[derive(Debug, Default, Deserialize)]
@@ -29,6 +30,7 @@ pub(crate) struct Config {
     pub admin: Admin,
     pub log: Log,
     pub ephemeral: Ephemeral,
+    pub provisioner: provisioner::Provisioner,
 }
 
 /// Who of several replicas acts.
@@ -155,12 +157,11 @@ impl Config {
     }
 
     /// What the types alone do not tell.
-    fn check(&self) -> Result<(), ConfigError> {
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
         logging::check_level(&self.log.level).map_err(|error| ConfigError::value("log.level", &error))?;
-        if !(1..=MOST_CONCURRENCY).contains(&self.ephemeral.concurrency) {
-            let wrong = format!("is {}, but must be from 1 to {MOST_CONCURRENCY}", self.ephemeral.concurrency);
-            return Err(ConfigError::value("ephemeral.concurrency", &wrong));
-        }
+        check_concurrency("ephemeral.concurrency", self.ephemeral.concurrency)?;
+        check_concurrency("provisioner.concurrency", self.provisioner.concurrency)?;
+        self.provisioner.check()?;
         for plugin in &self.ephemeral.reclaim_without_attach {
             check_plugin(plugin)?;
         }
@@ -183,6 +184,13 @@ fn check_plugin(name: &str) -> Result<(), ConfigError> {
         _ => return Ok(()),
     };
     Err(ConfigError::value("ephemeral.reclaimWithoutAttach", &wrong))
+}
+
+fn check_concurrency(key: &str, concurrency: usize) -> Result<(), ConfigError> {
+    if (1..=MOST_CONCURRENCY).contains(&concurrency) {
+        return Ok(());
+    }
+    Err(ConfigError::value(key, &format!("is {concurrency}, but must be from 1 to {MOST_CONCURRENCY}")))
 }
 
 impl LeaderElection {
@@ -225,7 +233,8 @@ mod tests {
         );
         assert_eq!(
             error("zzz: 1\n"),
-            "line 1, column 1: unknown key `zzz`; known here: features, namespace, leaderElection, admin, log, ephemeral"
+            "line 1, column 1: unknown key `zzz`; known here: features, namespace, leaderElection, admin, log, \
+             ephemeral, provisioner"
         );
     }
 
@@ -246,6 +255,11 @@ mod tests {
             ("log:\n  level: verbose\n", "log.level: "),
             ("log:\n  format: xml\n", "line 2"),
             ("admin:\n  listen: here\n", "line 2"),
+            ("provisioner:\n  concurrency: 1000\n", "provisioner.concurrency: is 1000"),
+            ("provisioner:\n  controllerId: ''\n", "provisioner.controllerId: "),
+            ("provisioner:\n  controllerId: not a label\n", "provisioner.controllerId: "),
+            ("provisioner:\n  authorize: maybe\n", "line 2"),
+            ("provisioner:\n  allowFields: [storageClassName]\n", "line 2"),
             ("ephemeral:\n  concurrency: 0\n", "ephemeral.concurrency: is 0, but must be from 1 to 256"),
             ("ephemeral:\n  authorize: yes please\n", "line 2"),
             ("ephemeral:\n  reclaimCompleted: always\n", "line 2"),
@@ -282,7 +296,7 @@ mod tests {
 
     #[test]
     fn the_configuration_of_every_documented_feature_is_valid() {
-        for page in [include_str!("../../../../docs/ephemeral.md")] {
+        for page in [include_str!("../../../../docs/ephemeral.md"), include_str!("../../../../docs/provisioner.md")] {
             let configurations: Vec<&str> =
                 documented(page).into_iter().filter(|block| block.starts_with("features:")).collect();
             assert!(!configurations.is_empty());

@@ -5,6 +5,7 @@
 mod bad_input;
 mod chart;
 mod differential;
+mod dropin;
 mod home;
 mod kills;
 mod ledger;

@@ -1,0 +1,88 @@
+//! Drop-in names: the operator in the place of a program that it replaces, with that program's flags, words and habits, so
+//! that a Deployment changes its image and nothing else.
+//!
+//! The name is the file's (`/usr/local/bin/dynamic-pvc-provisioner`, a link to our binary) or the first argument
+//! (`claimkeeper dynamic-pvc-provisioner …`). From there on everything is the original's: Go's flags and klog's lines, exit
+//! code 2 for a command line that is wrong, 255 behind a last line of severity `F` for everything else that is fatal.
+
+mod flags;
+mod klog;
+mod settings;
+
+use std::{ffi::OsString, path::Path, process::ExitCode};
+
+use platform::logging::start_klog;
+
+use self::{
+    flags::Stop,
+    settings::{DropIn, Request},
+};
+use crate::run;
+
+/// The programs that we stand in for.
+const NAMES: [&str; 1] = ["dynamic-pvc-provisioner"];
+
+/// One run in the place of another program.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Invocation {
+    program: &'static str,
+    arguments: Vec<String>,
+}
+
+impl Invocation {
+    /// Tells whether the process was started under one of the names.
+    pub(crate) fn requested(command_line: impl IntoIterator<Item = OsString>) -> Option<Self> {
+        let known = |word: OsString| {
+            let name = Path::new(&word).file_name()?.to_str()?;
+            NAMES.into_iter().find(|known| *known == name)
+        };
+        let mut words = command_line.into_iter();
+        let program = known(words.next()?).or_else(|| known(words.next()?))?;
+        Some(Self { program, arguments: words.map(|word| word.to_string_lossy().into_owned()).collect() })
+    }
+
+    /// Does what the original would.
+    pub(crate) fn main(&self) -> ExitCode {
+        match DropIn::parse(self.program, &self.arguments) {
+            Ok(Request::Version) => {
+                println!("{}", env!("CARGO_PKG_VERSION"));
+                ExitCode::SUCCESS
+            }
+            Ok(Request::Run(settings)) => self.run(&settings),
+            // Go prints the usage to standard error even when it was asked for.
+            Err(Stop::Help(text)) => {
+                eprint!("{text}");
+                ExitCode::SUCCESS
+            }
+            Err(Stop::Wrong(text)) => {
+                eprint!("{text}");
+                ExitCode::from(2)
+            }
+        }
+    }
+
+    fn run(&self, settings: &DropIn) -> ExitCode {
+        let klog = match start_klog(&settings.klog) {
+            Ok(klog) => klog,
+            Err(error) => {
+                eprintln!("{}: {error}", self.program);
+                return ExitCode::FAILURE;
+            }
+        };
+        match operate(settings) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                klog.fatal(&format!("{error:#}"));
+                ExitCode::from(255)
+            }
+        }
+    }
+}
+
+fn operate(settings: &DropIn) -> anyhow::Result<()> {
+    let config = settings.config()?;
+    run::run_logged(config, settings.kubeconfig.as_deref())
+}
+
+#[cfg(test)]
+mod tests;
