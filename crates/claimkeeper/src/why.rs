@@ -106,6 +106,8 @@ async fn explain(arguments: &WhyArguments) -> anyhow::Result<Vec<Account>> {
             let told = ephemeral::why::explain_reclaim(reader.clone(), settings, &pod).await;
             accounts.extend(told.map_err(|error| unanswered(&error))?);
         }
+        let told = provisioner::why::explain(&client, &configuration.provisioner.settings(), &pod).await;
+        accounts.extend(told.map_err(|error| unanswered(&error))?);
     }
     if let Some(Object::Claim(name)) = &arguments.object {
         let claim = format!("claim {namespace}/{name} ");
@@ -124,7 +126,10 @@ async fn pods_of_claim(client: &Client, namespace: &str, claim: &str) -> anyhow:
     let pods: Api<<Pod as Slim>::Wire> = Api::namespaced(client.clone(), namespace);
     let pods = pods.list(&ListParams::default()).await.map_err(|error| unanswered(&error))?;
     let pods = pods.items.into_iter().filter_map(Pod::from_wire);
-    let concerned = |pod: &Pod| pod.ephemeral_volumes.iter().any(|volume| pod.claim_key(volume).name() == claim);
+    let concerned = |pod: &Pod| {
+        pod.used_claims.iter().any(|used| **used == *claim)
+            || pod.ephemeral_volumes.iter().any(|volume| pod.claim_key(volume).name() == claim)
+    };
     Ok(pods.filter(concerned).collect())
 }
 

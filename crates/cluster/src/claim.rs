@@ -1,10 +1,10 @@
 //! Claims, as far as a decision reads them.
 
 use k8s_openapi::{api::core::v1::PersistentVolumeClaim, apimachinery::pkg::apis::meta::v1::ObjectMeta};
-use kube::Resource;
+use kube::{Api, Client, Resource, api::ListParams};
 use serde::Deserialize;
 
-use crate::{ObjectKey, meta, store::Slim};
+use crate::{ObjectKey, Pod, meta, store::Slim};
 
 /// A claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,6 +17,15 @@ pub struct Claim {
     pub owned_by_pod: bool,
     /// Whether somebody asked for its end.
     pub being_deleted: bool,
+}
+
+impl Claim {
+    /// Reads live whether a pod that is there owns it.
+    pub async fn owner_lives(&self, client: &Client) -> kube::Result<bool> {
+        let pods: Api<<Pod as Slim>::Wire> = Api::namespaced(client.clone(), self.key.namespace());
+        let pods = pods.list(&ListParams::default()).await?;
+        Ok(pods.items.into_iter().filter_map(Pod::from_wire).any(|pod| Some(&pod.uid) == self.owner.as_ref()))
+    }
 }
 
 impl Slim for Claim {

@@ -25,7 +25,7 @@ pub async fn explain(client: &Client, pod: &Arc<Pod>) -> kube::Result<Vec<Accoun
         let key = pod.claim_key(volume);
         let claim = claims.get_opt(key.name()).await?.and_then(Claim::from_wire).map(Arc::new);
         let owner_lives = match &claim {
-            Some(claim) => owner_lives(client, claim).await?,
+            Some(claim) => claim.owner_lives(client).await?,
             None => false,
         };
         let seen = Observation {
@@ -68,10 +68,4 @@ async fn fill<T: Slim>(store: &Store<T>, api: Api<T::Wire>) -> kube::Result<()> 
         store.apply(object);
     }
     Ok(())
-}
-
-async fn owner_lives(client: &Client, claim: &Claim) -> kube::Result<bool> {
-    let pods: Api<<Pod as Slim>::Wire> = Api::namespaced(client.clone(), claim.key.namespace());
-    let pods = pods.list(&ListParams::default()).await?;
-    Ok(pods.items.into_iter().filter_map(Pod::from_wire).any(|pod| Some(&pod.uid) == claim.owner.as_ref()))
 }

@@ -2,6 +2,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
+use cluster::Pod;
 use k8s_openapi::api::authorization::v1::{LocalSubjectAccessReview, ResourceAttributes, SubjectAccessReviewSpec};
 use kube::{
     Api, Client,
@@ -30,6 +31,12 @@ pub(crate) struct Authorizer {
 pub(crate) struct Account {
     pub(crate) namespace: Box<str>,
     pub(crate) name: Box<str>,
+}
+
+/// As whom the pod runs.
+pub(crate) fn account(pod: &Pod) -> Account {
+    let name = pod.claim_requests.as_ref().map_or_else(|| "default".into(), |asked| asked.service_account.clone());
+    Account { namespace: pod.key.namespace().into(), name }
 }
 
 #[derive(Clone, Copy)]

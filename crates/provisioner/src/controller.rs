@@ -26,7 +26,7 @@ use platform::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    authorization::{Account, Authorizer},
+    authorization::{Authorizer, account},
     claim,
     decision::{Action, Authorization, MAKE_CLAIM, Observation, PATIENCE, PROVISION_FAILED},
     request::{Enabling, Request, Target, requests},
@@ -302,9 +302,4 @@ impl Provisioner {
     fn tell_pod(&self, pod: &Pod, kind: EventKind, reason: &'static str, note: String) {
         self.events.publish(Event { regarding: pod.reference(), kind, reason, action: "CreateClaim", note });
     }
-}
-
-fn account(pod: &Pod) -> Account {
-    let name = pod.claim_requests.as_ref().map_or_else(|| "default".into(), |asked| asked.service_account.clone());
-    Account { namespace: pod.key.namespace().into(), name }
 }

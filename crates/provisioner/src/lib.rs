@@ -24,5 +24,6 @@ mod controller;
 pub mod decision;
 pub mod request;
 pub mod template;
+pub mod why;
 
 pub use controller::{Caches, INDEXES_OF_PODS, Provisioner, Settings, interesting};

@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::Result;
 use kube::{
     ResourceExt,
-    api::{Patch, PatchParams},
+    api::{Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 
@@ -107,5 +107,49 @@ async fn it_tells_why_the_claim_of_an_ended_pod_is_or_is_not_reclaimed() -> Resu
     );
     assert!(text.contains("    NO  claims of this class are deleted, not only reported\n"), "{text}");
     assert!(home.claims.get("job-scratch").await?.metadata.deletion_timestamp.is_none(), "it only asks");
+    Ok(())
+}
+
+const DENIED: &str = "\
+provisioner: claim NS/build-cache-1 of volume cache in pod NS/build
+  refuse, ErrNotAuthorized: ServiceAccount NS/default may not create persistentvolumeclaims, so none is made for volume 'cache'; \
+an administrator can allow it: kubectl --namespace NS create role create-claims --verb=create \
+--resource=persistentvolumeclaims; kubectl --namespace NS create rolebinding default-create-claims \
+--role=create-claims --serviceaccount=NS:default
+    yes the pod is not being deleted
+    yes the pod is Pending
+    yes only one annotation asks for the volume
+    yes the annotation with the template is there
+    yes the pod has the volume
+    yes the volume uses a claim
+    yes no claim of this name is being deleted
+    yes no claim of this name belongs to the pod yet
+    yes no claim of this name is left over from an earlier pod
+    yes no claim of this name belongs to somebody else
+    yes the template can be used
+    yes it is known whether the pod's ServiceAccount may create claims
+    NO  the pod's ServiceAccount may create claims
+";
+
+#[tokio::test]
+async fn it_tells_why_a_pod_does_not_get_the_claim_that_it_asks_for() -> Result<()> {
+    let home = Home::on(testbed::shared().await?, "why").await?;
+    let directory = tempfile::tempdir()?;
+    let manifest = include_str!("../../../../docs/provisioner.md");
+    let manifest = manifest.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let path = file(&directory, "pod.yaml", manifest);
+    assert_eq!(home.why(&["-f", path.to_str().unwrap()]), (0, DENIED.to_owned()));
+    home.pods.create(&PostParams::default(), &serde_saphyr::from_str(manifest)?).await?;
+    assert_eq!(home.why(&["pod/build"]), (0, DENIED.to_owned()));
+    assert_eq!(home.why(&["pvc/build-cache-1"]), (0, DENIED.to_owned()));
+
+    let config = file(&directory, "ck.yaml", "provisioner: {authorize: none}\n");
+    let (_, text) = home.why(&["pod/build", "--config", config.to_str().unwrap()]);
+    assert!(text.contains("\n  create, PVCProvisioned: ") && !text.contains("NO "), "{text}");
+    assert!(home.claims.get_opt("build-cache-1").await?.is_none(), "it only asks");
+
+    let misspelt = file(&directory, "misspelt.yaml", &manifest.replace("storageClassName", "storageClass"));
+    let (_, text) = home.why(&["-f", misspelt.to_str().unwrap()]);
+    assert!(text.contains("spec.storageClass is not a field of a claim; did you mean storageClassName?"), "{text}");
     Ok(())
 }
