@@ -18,8 +18,8 @@ const SERIES_WINDOW: Duration = Duration::from_mins(6);
 const BURST: f64 = 25.0;
 const REFILL_INTERVAL: Duration = Duration::from_mins(5);
 
-/// client-go's size of the same caches.
-const CAPACITY: usize = 4_096;
+/// client-go's size of the same caches: so much is remembered in all lanes together.
+pub(super) const CAPACITY: usize = 4_096;
 
 /// What to do about an event.
 #[derive(Debug, PartialEq)]
@@ -35,8 +35,8 @@ pub(super) enum Verdict {
 /// Remembers what was told, for a while and up to a limit.
 ///
 /// Only hashes are kept. Two events whose hashes collide, one pair in 10¹⁹, would share a series: that is bearable.
-#[derive(Default)]
 pub(super) struct Correlator {
+    capacity: usize,
     hasher: RandomState,
     series: HashMap<u64, Series>,
     buckets: HashMap<u64, Bucket>,
@@ -61,6 +61,11 @@ impl Bucket {
 }
 
 impl Correlator {
+    /// Remembers at most `capacity` events and as many objects.
+    pub(super) fn new(capacity: usize) -> Self {
+        Self { capacity, hasher: RandomState::new(), series: HashMap::new(), buckets: HashMap::new() }
+    }
+
     pub(super) fn observe(&mut self, event: &Event, now: Instant) -> Verdict {
         let key = self.hasher.hash_one(identity(event));
         let repeated = match self.series.get_mut(&key) {
@@ -79,18 +84,18 @@ impl Correlator {
 
     pub(super) fn created(&mut self, event: &Event, written: Written, now: Instant) {
         let key = self.hasher.hash_one(identity(event));
-        if self.series.len() >= CAPACITY {
+        if self.series.len() >= self.capacity {
             self.series.retain(|_, series| now.duration_since(series.last) < SERIES_WINDOW);
-            evict_oldest(&mut self.series, |series| series.last);
+            evict_oldest(&mut self.series, self.capacity, |series| series.last);
         }
         self.series.insert(key, Series { written: Arc::new(written), count: 1, last: now });
     }
 
     fn take_token(&mut self, event: &Event, now: Instant) -> bool {
         let key = self.hasher.hash_one(object(event));
-        if self.buckets.len() >= CAPACITY && !self.buckets.contains_key(&key) {
+        if self.buckets.len() >= self.capacity && !self.buckets.contains_key(&key) {
             self.buckets.retain(|_, bucket| bucket.level(now) < BURST);
-            evict_oldest(&mut self.buckets, |bucket| bucket.filled);
+            evict_oldest(&mut self.buckets, self.capacity, |bucket| bucket.filled);
         }
         let bucket = self.buckets.entry(key).or_insert(Bucket { tokens: BURST, filled: now });
         let level = bucket.level(now);
@@ -100,16 +105,18 @@ impl Correlator {
     }
 }
 
-/// Makes room when nothing has expired. A scan is fine: it happens only while thousands of objects are in trouble.
-fn evict_oldest<V>(entries: &mut HashMap<u64, V>, age: impl Fn(&V) -> Instant) {
-    if entries.len() >= CAPACITY
+/// Makes room when nothing has expired. A scan is fine: it happens only while thousands of objects are talked about, and a
+/// lane remembers only some of them.
+fn evict_oldest<V>(entries: &mut HashMap<u64, V>, capacity: usize, age: impl Fn(&V) -> Instant) {
+    if entries.len() >= capacity
         && let Some(oldest) = entries.iter().min_by_key(|(_, entry)| age(entry)).map(|(key, _)| *key)
     {
         entries.remove(&oldest);
     }
 }
 
-fn object(event: &Event) -> impl std::hash::Hash {
+/// Which object an event is about.
+pub(super) fn object(event: &Event) -> impl std::hash::Hash {
     let regarding = &event.regarding;
     (regarding.uid.as_deref(), regarding.kind.as_deref(), regarding.namespace.as_deref(), regarding.name.as_deref())
 }
@@ -152,7 +159,7 @@ mod tests {
 
     #[test]
     fn the_same_within_six_minutes_is_a_repetition_and_anything_else_is_new() {
-        let (mut correlator, start) = (Correlator::default(), Instant::now());
+        let (mut correlator, start) = (Correlator::new(CAPACITY), Instant::now());
         let minutes = |minutes| start + Duration::from_mins(minutes);
         for (event, at, expected) in [
             (event("a", "note"), 0, 1),
@@ -172,7 +179,7 @@ mod tests {
 
     #[test]
     fn an_object_gets_25_events_and_then_one_in_five_minutes_and_repetitions_are_still_counted() {
-        let (mut correlator, start) = (Correlator::default(), Instant::now());
+        let (mut correlator, start) = (Correlator::new(CAPACITY), Instant::now());
         for number in 1..=25 {
             assert_eq!(count(&tell(&mut correlator, &event("a", "note"), start)), number);
         }
@@ -186,14 +193,14 @@ mod tests {
 
     #[test]
     fn an_event_that_could_not_be_created_is_tried_anew() {
-        let (mut correlator, now) = (Correlator::default(), Instant::now());
+        let (mut correlator, now) = (Correlator::new(CAPACITY), Instant::now());
         assert_eq!(correlator.observe(&event("a", "note"), now), Verdict::New);
         assert_eq!(correlator.observe(&event("a", "note"), now), Verdict::New);
     }
 
     #[test]
     fn memory_is_bounded_however_many_objects_are_in_trouble() {
-        let (mut correlator, start) = (Correlator::default(), Instant::now());
+        let (mut correlator, start) = (Correlator::new(CAPACITY), Instant::now());
         for number in 0..CAPACITY + 100 {
             tell(&mut correlator, &event(&number.to_string(), "note"), start + Duration::from_millis(number as u64));
         }

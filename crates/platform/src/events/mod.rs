@@ -1,38 +1,48 @@
 //! What was decided, told to the person who looks at the object: Kubernetes Events.
 //!
 //! ```text
-//! publish ──bounded queue──> Worker ──> the same again within minutes?  ── yes ──> PATCH series {count, lastObservedTime}
-//!    │ full: dropped            │            └── no ──> create
-//!    └── never waits            └── more than 25 about one object: limited, one in 5 minutes
+//! publish ──by object──> Lane 1 ──> the same again within minutes?  ── yes ──> PATCH series {count, lastObservedTime}
+//!    │                   Lane 2        │        └── no ──> create
+//!    │                    ...          └── more than 25 about one object: limited, one in 5 minutes
+//!    └── the lane is full: dropped
 //! ```
 //!
 //! Events are for people and may be lost; the work that sends them may not be held up. So [`Recorder::publish`] neither
-//! waits nor fails, and one [`Worker`] writes them one after the other. They are written to events.k8s.io/v1, or to
-//! core/v1 where only that is allowed. The limits are those of client-go, because the API server is sized for them.
+//! waits nor fails, and a [`Worker`] writes them behind its back. A repetition counts in the event that it repeats, so it has
+//! to wait until that one is written. That is why the worker has lanes: each writes one event after the other, and all events
+//! about an object are in the same lane. Lanes know nothing of each other; what the API server accepts, and what was logged
+//! about it, they have in common.
+//!
+//! Events are written to events.k8s.io/v1, or to core/v1 where only that is allowed. The limits are those of client-go,
+//! because the API server is sized for them.
 
 mod correlator;
+mod lane;
 mod objects;
 mod sink;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    hash::{BuildHasher, RandomState},
+    sync::Arc,
+    time::Duration,
+};
 
+use futures::{StreamExt, stream::FuturesUnordered};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
-use tokio::{
-    sync::mpsc,
-    time::{Instant, sleep},
-};
+use tokio::{sync::mpsc, time::sleep};
 use tokio_util::sync::CancellationToken;
 
-use self::{
-    correlator::{Correlator, Verdict},
-    objects::Composer,
-    sink::Sink,
-};
+use self::{lane::Lane, objects::Composer, sink::Sink};
 use crate::metrics::{Counter, Family, Registry};
 
-/// More than a burst needs; when it is full the API server is away and old events are of little use.
-const QUEUE_LENGTH: usize = 1_000;
+/// So many events are on their way at once: 600 per second get through even if each answer takes 25 ms.
+const LANES: usize = 16;
+
+/// So many events wait, in all lanes together: those of thousands of pods that were decided about at once, faster than the API
+/// server takes events. An event is about 0.5 KiB, and 1.6 KiB at most, so that full lanes are 4 MiB, and 13 MiB at most. When
+/// they are full the API server is away, and old events are of little use.
+const QUEUE_LENGTH: usize = 8_192;
 
 /// What may still be told when the process ends.
 const FLUSH_DEADLINE: Duration = Duration::from_secs(2);
@@ -73,7 +83,8 @@ pub struct Event {
 /// Where events are handed in. Cheap to clone.
 #[derive(Clone)]
 pub struct Recorder {
-    queue: mpsc::Sender<Event>,
+    lanes: Arc<[mpsc::Sender<Event>]>,
+    hasher: RandomState,
     outcomes: Outcomes,
 }
 
@@ -87,33 +98,37 @@ impl Recorder {
         instance: impl Into<String>,
         registry: &Registry,
     ) -> (Self, Worker) {
-        let (sender, queue) = mpsc::channel(QUEUE_LENGTH);
         let outcomes = Outcomes::new(registry);
-        let worker = Worker {
-            queue,
-            correlator: Correlator::default(),
-            composer: Composer::new(controller.into(), &instance.into()),
-            sink: Sink::new(client),
-            outcomes: outcomes.clone(),
-        };
-        (Self { queue: sender, outcomes }, worker)
+        let (senders, lanes): (Vec<_>, Vec<_>) = (0..LANES)
+            .map(|_| {
+                let (sender, queue) = mpsc::channel(QUEUE_LENGTH / LANES);
+                (sender, Lane::new(queue, correlator::CAPACITY / LANES, outcomes.clone()))
+            })
+            .unzip();
+        let sink = Sink::new(client, Composer::new(controller.into(), &instance.into()));
+        (Self { lanes: senders.into(), hasher: RandomState::new(), outcomes }, Worker { lanes, sink })
     }
 
     /// Hands in an event. Returns at once, whatever becomes of it.
     pub fn publish(&self, event: Event) {
-        if self.queue.try_send(event).is_err() {
+        let event = objects::trimmed(event);
+        if self.lane(&event).try_send(event).is_err() {
             self.outcomes.count("dropped");
         }
+    }
+
+    /// The same for all events about an object, so that they are written in their order.
+    fn lane(&self, event: &Event) -> &mpsc::Sender<Event> {
+        let hash = self.hasher.hash_one(correlator::object(event));
+        #[expect(clippy::cast_possible_truncation, reason = "any part of the hash will do")]
+        &self.lanes[hash as usize % self.lanes.len()]
     }
 }
 
 /// Writes what the recorders hand in.
 pub struct Worker {
-    queue: mpsc::Receiver<Event>,
-    correlator: Correlator,
-    composer: Composer,
+    lanes: Vec<Lane>,
     sink: Sink,
-    outcomes: Outcomes,
 }
 
 impl Worker {
@@ -123,53 +138,13 @@ impl Worker {
             shutdown.cancelled().await;
             sleep(FLUSH_DEADLINE).await;
         };
+        let writing: FuturesUnordered<_> =
+            self.lanes.iter_mut().map(|lane| lane.write_all(&self.sink, &shutdown)).collect();
         tokio::select! {
-            () = self.write_all(&shutdown) => {}
+            () = writing.collect() => {}
             () = too_late => {}
         }
-        self.queue.close();
-        while self.queue.try_recv().is_ok() {
-            self.outcomes.count("dropped");
-        }
-    }
-
-    async fn write_all(&mut self, shutdown: &CancellationToken) {
-        loop {
-            let next = tokio::select! {
-                biased;
-                next = self.queue.recv() => next,
-                () = shutdown.cancelled(), if !self.queue.is_closed() => {
-                    self.queue.close();
-                    continue;
-                }
-            };
-            let Some(event) = next else { return };
-            let outcome = self.write(event).await;
-            self.outcomes.count(outcome);
-        }
-    }
-
-    async fn write(&mut self, event: Event) -> &'static str {
-        let event = objects::trimmed(event);
-        let written = match self.correlator.observe(&event, Instant::now()) {
-            Verdict::Limited => return "limited",
-            Verdict::Repeat { written, count } => {
-                match self.sink.repeat(&written, count).await {
-                    Ok(true) => return "aggregated",
-                    // It was deleted or has faded: tell it anew.
-                    Ok(false) => self.sink.create(&event, &mut self.composer).await,
-                    Err(()) => return "failed",
-                }
-            }
-            Verdict::New => self.sink.create(&event, &mut self.composer).await,
-        };
-        match written {
-            Ok(written) => {
-                self.correlator.created(&event, written, Instant::now());
-                "created"
-            }
-            Err(()) => "failed",
-        }
+        self.lanes.into_iter().for_each(Lane::drop_the_rest);
     }
 }
 

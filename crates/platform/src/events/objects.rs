@@ -1,5 +1,7 @@
 //! Events as the API server wants them, in both of its dialects.
 
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+
 use jiff::Timestamp;
 use k8s_openapi::{
     api::{
@@ -24,20 +26,21 @@ const CLUSTER_SCOPED_NAMESPACE: &str = "default";
 pub(super) struct Composer {
     controller: String,
     instance: String,
-    last_suffix: i64,
+    last_suffix: AtomicI64,
 }
 
 impl Composer {
     pub(super) fn new(controller: String, instance: &str) -> Self {
         debug_assert!(controller.contains('/'), "{controller} must be a qualified name such as example.com/name");
-        Self { controller, instance: cut(instance, MAX_INSTANCE).to_owned(), last_suffix: 0 }
+        Self { controller, instance: cut(instance, MAX_INSTANCE).to_owned(), last_suffix: AtomicI64::new(0) }
     }
 
     /// `<object>.<hex>`, as client-go names them: recognisable, and different even within one nanosecond.
-    pub(super) fn name(&mut self, regarding: &ObjectReference) -> String {
+    pub(super) fn name(&self, regarding: &ObjectReference) -> String {
         let now = i64::try_from(Timestamp::now().as_nanosecond()).unwrap_or_default();
-        self.last_suffix = now.max(self.last_suffix.saturating_add(1));
-        let suffix = format!("{:x}", self.last_suffix);
+        let next = |last: i64| now.max(last.saturating_add(1));
+        let last = self.last_suffix.update(Relaxed, Relaxed, next);
+        let suffix = format!("{:x}", next(last));
         let object = regarding.name.as_deref().unwrap_or_default().to_ascii_lowercase();
         // Some kinds allow names that are not names of events, such as system:node.
         let valid = |character: char| character.is_ascii_alphanumeric() || "-.".contains(character);
@@ -102,6 +105,8 @@ pub(super) fn trimmed(mut event: Event) -> Event {
         let kept = cut(&event.note, MAX_NOTE - '…'.len_utf8()).len();
         event.note.truncate(kept);
         event.note.push('…');
+        // It may wait, and would take its full length with it.
+        event.note.shrink_to_fit();
     }
     event
 }
@@ -129,16 +134,17 @@ mod tests {
     }
 
     #[test]
-    fn a_note_is_cut_between_characters_and_shows_it() {
+    fn a_note_is_cut_between_characters_and_shows_it_and_takes_no_more_room() {
         assert_eq!(trimmed(event("short")).note, "short");
         assert_eq!(trimmed(event(&"x".repeat(1_024))).note.len(), 1_024);
         let long = trimmed(event(&"ü".repeat(1_000))).note;
         assert!(long.len() <= 1_024 && long.ends_with("ü…"), "{} bytes", long.len());
+        assert!(long.capacity() <= 1_024, "room for {} bytes", long.capacity());
     }
 
     #[test]
     fn names_are_unique_valid_and_never_too_long() {
-        let mut composer = Composer::new("claimkeeper.dev/test".into(), "instance");
+        let composer = Composer::new("claimkeeper.dev/test".into(), "instance");
         let mut names = std::collections::HashSet::new();
         let endless = "x".repeat(300);
         let dashes = format!("{}{}", "x".repeat(200), "-".repeat(53));

@@ -1,20 +1,28 @@
 //! The way of an event to the API server: which dialect, how often, and what to say when it does not get through.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    time::Duration,
+};
 
 use k8s_openapi::api::{core::v1::Event as CoreEvent, events::v1::Event as EventV1};
 use kube::{
-    Api, Client,
+    Client, Resource,
     api::{Patch, PatchParams, PostParams},
-    core::Status,
+    core::{
+        Status,
+        request::{Error as BuildError, Request},
+    },
 };
-use tokio::time::{sleep, timeout};
+use parking_lot::Mutex;
+use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use super::{
     Event,
     objects::{self, Composer},
 };
+use crate::trouble::Trouble;
 
 /// An event that is not accepted by then has missed its moment.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -22,11 +30,23 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pauses between tries. Trying again is safe: the name stays the same, and a second one is refused.
 const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(1)];
 
+/// What is wrong with events is no emergency, and `claimkeeper_events_total` has the number.
+const WARNING_INTERVAL: Duration = Duration::from_mins(1);
+
 /// Which of the two APIs for the same objects is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Dialect {
     Events,
     Core,
+}
+
+impl Dialect {
+    fn request(self, namespace: &str) -> Request {
+        Request::new(match self {
+            Self::Events => EventV1::url_path(&(), Some(namespace)),
+            Self::Core => CoreEvent::url_path(&(), Some(namespace)),
+        })
+    }
 }
 
 /// An event that is on the API server.
@@ -44,91 +64,108 @@ impl Written {
     }
 }
 
+/// What the lanes have in common.
 pub(super) struct Sink {
     client: Client,
-    dialect: Dialect,
-    last_problem: Option<String>,
+    composer: Composer,
+    only_core: AtomicBool,
+    problems: Mutex<Problems>,
 }
 
 impl Sink {
-    pub(super) fn new(client: Client) -> Self {
-        Self { client, dialect: Dialect::Events, last_problem: None }
+    pub(super) fn new(client: Client, composer: Composer) -> Self {
+        Self { client, composer, only_core: AtomicBool::new(false), problems: Mutex::default() }
     }
 
     /// Writes a new event. What went wrong has been logged.
-    pub(super) async fn create(&mut self, event: &Event, composer: &mut Composer) -> Result<Written, ()> {
-        let name = composer.name(&event.regarding);
-        let mut result = self.create_in(self.dialect, event, &name, composer).await;
-        if self.dialect == Dialect::Events
+    pub(super) async fn create(&self, event: &Event) -> Result<Written, ()> {
+        let name = self.composer.name(&event.regarding);
+        let mut dialect = if self.only_core.load(Relaxed) { Dialect::Core } else { Dialect::Events };
+        let mut result = self.create_in(dialect, event, &name).await;
+        if dialect == Dialect::Events
             && let Err(problem) = &result
             && problem.concerns_the_dialect()
         {
             let reason = problem.to_string();
-            result = self.create_in(Dialect::Core, event, &name, composer).await;
-            if result.is_ok() {
+            dialect = Dialect::Core;
+            result = self.create_in(dialect, event, &name).await;
+            // Other lanes may have found out at the same time.
+            if result.is_ok() && !self.only_core.swap(true, Relaxed) {
                 info!("events go to core/v1 from now on, because events.k8s.io/v1 does not take them: {reason}");
-                self.dialect = Dialect::Core;
             }
         }
         let namespace = objects::namespace(event).to_owned();
-        let dialect = self.dialect;
         self.conclude("created", result).map(|()| Written { namespace, name, dialect })
     }
 
     /// Counts a repetition; `false` if the event is no longer there.
-    pub(super) async fn repeat(&mut self, written: &Written, count: i32) -> Result<bool, ()> {
-        let result = match written.dialect {
-            Dialect::Events => self.patch::<EventV1>(written, objects::series_patch(count)).await,
-            Dialect::Core => self.patch::<CoreEvent>(written, objects::core_series_patch(count)).await,
-        };
-        match result {
+    pub(super) async fn repeat(&self, written: &Written, count: i32) -> Result<bool, ()> {
+        let patch = Patch::Merge(match written.dialect {
+            Dialect::Events => objects::series_patch(count),
+            Dialect::Core => objects::core_series_patch(count),
+        });
+        let request = written.dialect.request(&written.namespace);
+        match self.send(request.patch(&written.name, &PatchParams::default(), &patch)).await {
             Err(Problem::Refused(status)) if status.is_not_found() => Ok(false),
             result => self.conclude("updated", result).map(|()| true),
         }
     }
 
-    async fn create_in(&self, dialect: Dialect, event: &Event, name: &str, composer: &Composer) -> Result<(), Problem> {
-        let (client, namespace) = (self.client.clone(), objects::namespace(event));
-        let parameters = PostParams::default();
-        let result = match dialect {
-            Dialect::Events => {
-                let (api, object) = (Api::<EventV1>::namespaced(client, namespace), composer.event(event, name));
-                patiently(|| api.create(&parameters, &object)).await
-            }
-            Dialect::Core => {
-                let (api, object) = (Api::<CoreEvent>::namespaced(client, namespace), composer.core_event(event, name));
-                patiently(|| api.create(&parameters, &object)).await
-            }
+    async fn create_in(&self, dialect: Dialect, event: &Event, name: &str) -> Result<(), Problem> {
+        let body = match dialect {
+            Dialect::Events => serde_json::to_vec(&self.composer.event(event, name)),
+            Dialect::Core => serde_json::to_vec(&self.composer.core_event(event, name)),
         };
-        match result {
+        let request = dialect.request(objects::namespace(event));
+        let request =
+            body.map_err(BuildError::SerializeBody).and_then(|body| request.create(&PostParams::default(), body));
+        match self.send(request).await {
             // Our own first try, whose answer was lost.
             Err(Problem::Refused(status)) if status.is_already_exists() => Ok(()),
             result => result,
         }
     }
 
-    async fn patch<K>(&self, written: &Written, patch: serde_json::Value) -> Result<(), Problem>
-    where
-        K: kube::Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>,
-        K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
-    {
-        let api = Api::<K>::namespaced(self.client.clone(), &written.namespace);
-        let (parameters, patch) = (PatchParams::default(), Patch::Merge(patch));
-        patiently(|| api.patch(&written.name, &parameters, &patch)).await
+    /// The answer to a write is the event, which we know; only a refusal is read.
+    async fn send(&self, request: Result<http::Request<Vec<u8>>, BuildError>) -> Result<(), Problem> {
+        let request = request?;
+        patiently(|| self.client.request_text(request.clone())).await
     }
 
-    /// Logs what is wrong once, not for every event.
-    fn conclude(&mut self, done: &str, result: Result<(), Problem>) -> Result<(), ()> {
+    fn conclude(&self, done: &str, result: Result<(), Problem>) -> Result<(), ()> {
+        let mut problems = self.problems.lock();
         let Err(problem) = result else {
-            self.last_problem = None;
+            problems.end();
             return Ok(());
         };
         let text = format!("an event cannot be {done}: {problem}");
-        if self.last_problem.as_ref() != Some(&text) {
+        if problems.are_news(&text, Instant::now()) {
             warn!("{text}");
-            self.last_problem = Some(text);
         }
         Err(())
+    }
+}
+
+/// What was logged. The same is not said again until an event got through, nor anything too soon: when many events fail, in
+/// several lanes or with their own names in the text, one of them says enough.
+#[derive(Default)]
+struct Problems {
+    trouble: Trouble,
+    last_warning: Option<Instant>,
+}
+
+impl Problems {
+    fn are_news(&mut self, text: &str, now: Instant) -> bool {
+        let too_soon = self.last_warning.is_some_and(|last| now.duration_since(last) < WARNING_INTERVAL);
+        let news = !too_soon && self.trouble.begins(text);
+        if news {
+            self.last_warning = Some(now);
+        }
+        news
+    }
+
+    fn end(&mut self) {
+        self.trouble.ends();
     }
 }
 
@@ -137,6 +174,8 @@ impl Sink {
 enum Problem {
     #[error("{}{}", .0.message, advice(.0))]
     Refused(Box<Status>),
+    #[error("{0}")]
+    Unbuildable(#[from] BuildError),
     #[error("{0}")]
     Unreachable(kube::Error),
     #[error("no answer came within {REQUEST_TIMEOUT:?}")]
@@ -159,6 +198,7 @@ impl Problem {
     fn may_pass(&self) -> bool {
         match self {
             Self::Refused(status) => status.code >= 500,
+            Self::Unbuildable(_) => false,
             Self::Unreachable(_) | Self::TooSlow => true,
         }
     }
@@ -193,6 +233,36 @@ where
         match pauses.next() {
             Some(pause) if problem.may_pass() => sleep(pause).await,
             _ => return Err(problem),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_is_logged_once_until_an_event_gets_through_and_never_twice_in_a_minute() {
+        let (mut problems, start) = (Problems::default(), Instant::now());
+        let mut are_news = |text, seconds| match text {
+            "" => {
+                problems.end();
+                false
+            }
+            text => problems.are_news(text, start + Duration::from_secs(seconds)),
+        };
+        for (text, seconds, expected) in [
+            ("forbidden", 0, true),
+            ("forbidden", 1, false),
+            ("unreachable", 2, false),
+            ("forbidden", 100, false),
+            // What was passed over a minute ago is said if it is still so.
+            ("unreachable", 101, true),
+            ("", 102, false),
+            ("unreachable", 103, false),
+            ("unreachable", 161, true),
+        ] {
+            assert_eq!(are_news(text, seconds), expected, "{text} after {seconds} s");
         }
     }
 }

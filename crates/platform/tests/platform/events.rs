@@ -1,6 +1,6 @@
 //! Events on a real API server.
 
-use std::path::Path;
+use std::{collections::HashMap, path::Path};
 
 use k8s_openapi::api::{
     core::v1::{Event as CoreEvent, ObjectReference},
@@ -17,7 +17,7 @@ use platform::{
     metrics::Registry,
 };
 use serde_json::json;
-use testbed::{Cluster, eventually};
+use testbed::{Cluster, PATIENCE, eventually, within};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -41,13 +41,27 @@ impl Speaker {
         Self { recorder, registry, shutdown, worker }
     }
 
+    /// Waits until something became of `expected` events.
+    async fn has_written(&self, expected: usize) {
+        let written = async || {
+            let lines = outcomes(&self.registry);
+            let counts = lines.lines().filter_map(|line| line.rsplit_once(' ')?.1.parse::<usize>().ok());
+            if counts.sum::<usize>() == expected { Ok(()) } else { Err(lines) }
+        };
+        within(3 * PATIENCE, "the events", written).await.unwrap();
+    }
+
     /// Ends the worker, which writes everything first, and returns what became of the events.
     async fn finish(self) -> String {
         self.shutdown.cancel();
         self.worker.await.unwrap();
-        let metrics = self.registry.encode();
-        metrics.lines().filter(|line| line.starts_with("claimkeeper_events_total")).collect::<Vec<_>>().join("\n")
+        outcomes(&self.registry)
     }
+}
+
+fn outcomes(registry: &Registry) -> String {
+    let metrics = registry.encode();
+    metrics.lines().filter(|line| line.starts_with("claimkeeper_events_total")).collect::<Vec<_>>().join("\n")
 }
 
 struct Room {
@@ -70,6 +84,19 @@ impl Room {
 
     fn events(&self) -> Api<EventV1> {
         Api::namespaced(self.admin.clone(), &self.namespace)
+    }
+
+    /// The notes about each pod, with how often they were told, in the order in which they were last written.
+    async fn told(&self) -> HashMap<String, Vec<(String, i32)>> {
+        let mut events = self.events().list(&ListParams::default()).await.unwrap().items;
+        events.sort_by_key(|event| event.metadata.resource_version.as_ref().unwrap().parse::<u64>().unwrap());
+        let mut told = HashMap::<_, Vec<_>>::new();
+        for event in events {
+            let count = event.series.map_or(1, |series| series.count);
+            let pod = event.regarding.unwrap().name.unwrap();
+            told.entry(pod).or_default().push((event.note.unwrap(), count));
+        }
+        told
     }
 
     fn about(&self, name: &str, note: &str) -> Event {
@@ -223,4 +250,52 @@ async fn a_flood_about_one_object_is_limited_and_leaves_others_alone() {
         speaker.finish().await,
         "claimkeeper_events_total{outcome=\"created\"} 26\nclaimkeeper_events_total{outcome=\"limited\"} 5"
     );
+}
+
+#[tokio::test]
+async fn a_burst_about_thousands_of_objects_arrives_completely_and_nothing_twice() {
+    let room = Room::new().await;
+    let speaker = room.speaker();
+    for number in 0..3_000 {
+        speaker.recorder.publish(room.about(&format!("pod-{number}"), "note"));
+    }
+    speaker.has_written(3_000).await;
+    assert_eq!(speaker.finish().await, "claimkeeper_events_total{outcome=\"created\"} 3000");
+    let told = room.told().await;
+    assert_eq!(told.len(), 3_000);
+    assert!(told.values().all(|notes| *notes == [("note".to_owned(), 1)]));
+}
+
+#[tokio::test]
+async fn what_is_said_again_while_the_first_time_is_on_its_way_is_counted_in_it() {
+    let room = Room::new().await;
+    let speaker = room.speaker();
+    for number in 0..300 {
+        for _ in 0..2 {
+            speaker.recorder.publish(room.about(&format!("pod-{number}"), "note"));
+        }
+    }
+    speaker.has_written(600).await;
+    speaker.finish().await;
+    let told = room.told().await;
+    assert_eq!(told.len(), 300);
+    assert!(told.values().all(|notes| *notes == [("note".to_owned(), 2)]), "{told:?}");
+}
+
+#[tokio::test]
+async fn what_is_said_about_an_object_is_written_in_the_order_in_which_it_was_said() {
+    let room = Room::new().await;
+    let speaker = room.speaker();
+    let notes = ["the disk is gone", "the disk is back", "the disk is full"];
+    for number in 0..300 {
+        for note in notes {
+            speaker.recorder.publish(room.about(&format!("pod-{number}"), note));
+        }
+    }
+    speaker.has_written(900).await;
+    speaker.finish().await;
+    let told = room.told().await;
+    assert_eq!(told.len(), 300);
+    let expected = notes.map(|note| (note.to_owned(), 1));
+    assert!(told.values().all(|told| *told == expected), "{told:?}");
 }

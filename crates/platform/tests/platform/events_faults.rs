@@ -1,6 +1,11 @@
 //! Events against a server that misbehaves on demand.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    cell::RefCell,
+    io,
+    sync::{Arc, Once},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -44,9 +49,8 @@ impl Server {
                     seen.len() - 1
                 };
                 let (code, body) = answer(nth, &path);
-                if code == 0 {
-                    sleep(Duration::from_hours(1)).await;
-                }
+                // On the paused clock a second costs nothing, and shows who waits for whom.
+                sleep(if code == 0 { Duration::from_hours(1) } else { Duration::from_secs(1) }).await;
                 let body = Full::new(Bytes::from(body.to_string()));
                 Ok::<_, BoxError>(Response::builder().status(code).body(body)?)
             }
@@ -56,11 +60,13 @@ impl Server {
         Self { recorder, worker, registry, requests }
     }
 
-    /// Publishes `notes`, lets the worker finish, and returns the requests and the outcomes.
+    /// Publishes `notes` about one pod, lets the worker finish, and returns the requests and the outcomes.
     async fn tell(self, notes: &[&str]) -> (Vec<(String, String)>, String) {
-        for note in notes {
-            self.recorder.publish(event(note));
-        }
+        self.tell_all(notes.iter().map(|note| event(note))).await
+    }
+
+    async fn tell_all(self, events: impl Iterator<Item = Event>) -> (Vec<(String, String)>, String) {
+        events.for_each(|event| self.recorder.publish(event));
         drop(self.recorder);
         self.worker.run(CancellationToken::new()).await;
         (self.requests.lock().clone(), outcomes(&self.registry))
@@ -68,9 +74,17 @@ impl Server {
 }
 
 fn event(note: &str) -> Event {
+    about("pod", note)
+}
+
+fn about(pod: &str, note: &str) -> Event {
     let regarding =
-        ObjectReference { namespace: Some("a".into()), name: Some("pod".into()), ..ObjectReference::default() };
+        ObjectReference { namespace: Some("a".into()), name: Some(pod.into()), ..ObjectReference::default() };
     Event { regarding, kind: EventKind::Normal, reason: "Tested", action: "Test", note: note.into() }
+}
+
+fn about_each_of(pods: usize) -> impl Iterator<Item = Event> {
+    (0..pods).map(|number| about(&format!("pod-{number}"), "note"))
 }
 
 fn outcomes(registry: &Registry) -> String {
@@ -131,26 +145,124 @@ async fn publishing_never_waits_and_what_does_not_fit_is_counted() {
     let Server { recorder, worker, registry, .. } = Server::new(|_, _| (0, Value::Null));
     let running = tokio::spawn(worker.run(CancellationToken::new()));
     let started = Instant::now();
-    for number in 0..1_500 {
-        recorder.publish(event(&number.to_string()));
-    }
+    about_each_of(20_000).for_each(|event| recorder.publish(event));
     assert_eq!(started.elapsed(), Duration::ZERO);
-    assert_eq!(outcomes(&registry), "\"dropped\"} 500");
+    assert_eq!(outcomes(&registry), format!("\"dropped\"}} {}", 20_000 - 8_192));
+    running.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_object_does_not_take_the_room_of_all_others() {
+    let Server { recorder, worker, registry, .. } = Server::new(|_, _| (0, Value::Null));
+    let running = tokio::spawn(worker.run(CancellationToken::new()));
+    (0..10_000).for_each(|number| recorder.publish(event(&number.to_string())));
+    let before = outcomes(&registry);
+    // Some may share its lane by chance, but never all of them.
+    about_each_of(40).for_each(|event| recorder.publish(event));
+    let dropped = |outcomes: &str| outcomes.rsplit_once(' ').unwrap().1.parse::<u32>().unwrap();
+    let lost = dropped(&outcomes(&registry)) - dropped(&before);
+    assert!(lost < 40, "{lost} of 40 were dropped");
     running.abort();
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_silent_server_delays_the_shutdown_by_two_seconds_at_most() {
-    let Server { recorder, worker, registry, .. } = Server::new(|_, _| (0, Value::Null));
-    for number in 0..10 {
-        recorder.publish(event(&number.to_string()));
-    }
+    let Server { recorder, worker, registry, requests } = Server::new(|_, _| (0, Value::Null));
+    about_each_of(100).for_each(|event| recorder.publish(event));
+    (0..10).for_each(|number| recorder.publish(event(&number.to_string())));
     let shutdown = CancellationToken::new();
     shutdown.cancel();
     let started = Instant::now();
     timeout(Duration::from_mins(1), worker.run(shutdown)).await.unwrap();
     assert_eq!(started.elapsed().as_secs(), 2);
-    assert_eq!(outcomes(&registry), "\"dropped\"} 9", "all but the one that was on its way");
+    let on_their_way = requests.lock().len();
+    assert!((2..=16).contains(&on_their_way), "{on_their_way} at once");
+    assert_eq!(outcomes(&registry), format!("\"dropped\"}} {}", 110 - on_their_way), "all but those on their way");
     recorder.publish(event("late"));
-    assert_eq!(outcomes(&registry), "\"dropped\"} 10");
+    assert_eq!(outcomes(&registry), format!("\"dropped\"}} {}", 111 - on_their_way));
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_about_different_objects_do_not_wait_for_each_other() {
+    let server = Server::new(|_, _| created());
+    let started = Instant::now();
+    let (requests, outcomes) = server.tell_all(about_each_of(64)).await;
+    assert_eq!((requests.len(), outcomes.as_str()), (64, "\"created\"} 64"));
+    // Sixteen at once would need four seconds if chance spread them evenly.
+    assert!(started.elapsed() < Duration::from_secs(32), "{:?} at a second each", started.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_said_again_waits_until_the_first_time_is_written_and_is_counted_in_it() {
+    let server = Server::new(|_, _| created());
+    let (requests, outcomes) = server.tell_all(about_each_of(64).flat_map(|event| [event.clone(), event])).await;
+    assert_eq!(outcomes, "\"created\"} 64, \"aggregated\"} 64");
+    for pod in 0..64 {
+        let stem = format!("pod-{pod}.");
+        let posts: Vec<_> = requests.iter().filter(|(_, name)| name.starts_with(&stem)).collect();
+        let [(_, name)] = posts.as_slice() else { panic!("{posts:?}") };
+        let patch = format!("PATCH /apis/events.k8s.io/v1/namespaces/a/events/{name}");
+        assert_eq!(requests.iter().filter(|(path, _)| *path == patch).count(), 1, "{patch}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_of_the_api_is_found_out_by_many_and_said_once() {
+    let server =
+        Server::new(|_, path| if path.contains("events.k8s.io") { refusal(404, "", Value::Null) } else { created() });
+    Log::listen();
+    let (requests, outcomes) = server.tell_all(about_each_of(200)).await;
+    assert_eq!(outcomes, "\"created\"} 200");
+    let refused = requests.iter().filter(|(path, _)| path.contains("events.k8s.io")).count();
+    assert!(refused <= 16, "{refused} events had to find out");
+    assert_eq!(Log::lines_with("INFO").len(), 1, "{:?}", Log::lines_with(""));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_away_is_complained_about_once_a_minute_whatever_it_says() {
+    let server = Server::new(|nth, _| match nth % 2 {
+        0 => (0, Value::Null),
+        _ => refusal(403, "Forbidden", json!({"causes": [{"reason": "NamespaceTerminating"}]})),
+    });
+    Log::listen();
+    let started = Instant::now();
+    let (_, outcomes) = server.tell_all(about_each_of(100)).await;
+    assert_eq!(outcomes, "\"failed\"} 100");
+    let (warnings, minutes) = (Log::lines_with("WARN"), started.elapsed().as_secs() / 60);
+    assert!((1..=1 + minutes).contains(&(warnings.len() as u64)), "in {minutes} minutes: {warnings:#?}");
+}
+
+thread_local! {
+    static LOGGED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What this thread logs. A subscriber for a single thread would do if it were not deaf to lines that another thread, which has
+/// none, came across first.
+struct Log;
+
+impl Log {
+    fn listen() {
+        static LISTENING: Once = Once::new();
+        LISTENING.call_once(|| {
+            tracing_subscriber::fmt().with_ansi(false).with_writer(|| Self).init();
+            tracing::callsite::rebuild_interest_cache();
+        });
+        LOGGED.take();
+    }
+
+    fn lines_with(word: &str) -> Vec<String> {
+        let text = LOGGED.with_borrow(|bytes| String::from_utf8(bytes.clone()).unwrap());
+        text.lines().filter(|line| line.contains(word)).map(str::to_owned).collect()
+    }
+}
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        LOGGED.with_borrow_mut(|logged| logged.extend_from_slice(bytes));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
