@@ -59,16 +59,18 @@ impl Home {
             "ephemeral": {"reclaimCompleted": reclaim},
             "leaderElection": {"name": "shared"},
         });
-        let kubeconfig = self.cluster.install_chart(replica, &self.namespace, &values).await?;
+        let config = json!({"features": ["ephemeral"], "leaderElection": leader_election, "ephemeral": ephemeral});
+        self.install(replica, &values, config).await
+    }
+
+    /// Installs the chart with these values for a replica, and completes its configuration.
+    pub(crate) async fn install(&self, replica: &str, values: &Value, mut config: Value) -> Result<Prepared> {
+        let kubeconfig = self.cluster.install_chart(replica, &self.namespace, values).await?;
         let mut election = json!({"name": "shared", "identity": replica});
-        election.as_object_mut().unwrap().extend(leader_election.as_object().unwrap().clone());
-        let config = json!({
-            "features": ["ephemeral"],
-            "namespace": self.namespace,
-            "leaderElection": election,
-            "admin": {"listen": "127.0.0.1:0"},
-            "ephemeral": ephemeral,
-        });
+        election.as_object_mut().unwrap().extend(config["leaderElection"].as_object().cloned().unwrap_or_default());
+        config["leaderElection"] = election;
+        config["namespace"] = json!(self.namespace);
+        config["admin"] = json!({"listen": "127.0.0.1:0"});
         let name = format!("{}-{replica}", self.namespace);
         let file = self.cluster.directory().join(format!("{name}.yaml"));
         fs::write(&file, config.to_string())?;

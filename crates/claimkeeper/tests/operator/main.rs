@@ -13,6 +13,7 @@ mod lifetime;
 mod outage;
 mod policy;
 mod real_node;
+mod real_node_provisioner;
 mod reclaim;
 mod replicas;
 mod switching;

@@ -14,7 +14,7 @@ use testbed::{BUSYBOX, ControlPlane, Options, real_node_turn, within};
 use crate::home::{Home, Prepared};
 
 /// Kubelet, containerd and five pods at once on a small machine.
-const PATIENCE: Duration = Duration::from_mins(2);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
 const EXPANDABLE: &str = "expandable";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -119,22 +119,11 @@ impl Stage<'_> {
     async fn run(&self, name: &str, class: &str, volumes: &[(&str, bool)]) -> Result<()> {
         let pod = serde_json::from_value(pod(name, class, volumes))?;
         self.home.pods.create(&PostParams::default(), &pod).await?;
-        within(PATIENCE, &format!("pod {name} to run"), async || {
-            let status = self.home.pods.get(name).await?.status.unwrap_or_default();
-            ensure!(status.phase.as_deref() == Some("Running"), "{:?} {:?}", status.phase, status.conditions);
-            Ok(())
-        })
-        .await
+        until_running(self.home, name).await
     }
 
-    /// What a script prints in the pod; its complaints are the error.
     async fn sh(&self, pod: &str, script: &str) -> Result<String> {
-        let mut command = self.home.cluster.kubectl();
-        command.args(["--namespace", &self.home.namespace, "exec", pod, "--", "sh", "-c", script]);
-        let output = tokio::process::Command::from(command).kill_on_drop(true).output().await?;
-        let complaint = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{script:?} failed in {pod}: {}", complaint.trim());
-        Ok(String::from_utf8(output.stdout)?)
+        sh(self.home, pod, script).await
     }
 
     async fn volume_of(&self, claim: &str) -> Result<String> {
@@ -149,6 +138,25 @@ impl Stage<'_> {
         ensure!(found == Some(size), "{claim} asks for {found:?}");
         Ok(())
     }
+}
+
+pub(crate) async fn until_running(home: &Home, pod: &str) -> Result<()> {
+    within(PATIENCE, &format!("pod {pod} to run"), async || {
+        let status = home.pods.get(pod).await?.status.unwrap_or_default();
+        ensure!(status.phase.as_deref() == Some("Running"), "{:?} {:?}", status.phase, status.conditions);
+        Ok(())
+    })
+    .await
+}
+
+/// What a script prints in the pod; its complaints are the error.
+pub(crate) async fn sh(home: &Home, pod: &str, script: &str) -> Result<String> {
+    let mut command = home.cluster.kubectl();
+    command.args(["--namespace", &home.namespace, "exec", pod, "--", "sh", "-c", script]);
+    let output = tokio::process::Command::from(command).kill_on_drop(true).output().await?;
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{script:?} failed in {pod}: {}", complaint.trim());
+    Ok(String::from_utf8(output.stdout)?)
 }
 
 fn pod(name: &str, class: &str, volumes: &[(&str, bool)]) -> Value {
