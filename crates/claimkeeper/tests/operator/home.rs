@@ -1,6 +1,6 @@
 //! A namespace and the replicas that look after it.
 
-use std::{fs, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{env, fs, net::SocketAddr, path::PathBuf, process::Stdio, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::{
@@ -31,6 +31,11 @@ pub(crate) struct Home {
 impl Home {
     pub(crate) async fn on(cluster: Cluster, prefix: &str) -> Result<Self> {
         let namespace = cluster.create_namespace(prefix).await?;
+        Self::at(cluster, namespace).await
+    }
+
+    /// In a namespace that somebody else has made.
+    pub(crate) async fn at(cluster: Cluster, namespace: String) -> Result<Self> {
         let client: Client = cluster.admin().await?;
         Ok(Self {
             pods: Api::namespaced(client.clone(), &namespace),
@@ -76,6 +81,18 @@ impl Home {
         fs::write(&file, config.to_string())?;
         let user = format!("system:serviceaccount:{}:{replica}", self.namespace);
         Ok(Prepared { directory: self.cluster.directory().to_owned(), name, config: file, kubeconfig, user })
+    }
+
+    /// Runs commands as they stand somewhere for an administrator to copy.
+    pub(crate) async fn run_as_administrator(&self, commands: &str) -> Result<()> {
+        let programs = self.cluster.directory().join("bin");
+        let others = env::var_os("PATH").unwrap_or_default();
+        let path = env::join_paths([programs].into_iter().chain(env::split_paths(&others)))?;
+        let mut shell = Command::new("sh");
+        shell.args(["-e", "-c", commands]).env("PATH", path).env_remove("KUBECONFIG").stdin(Stdio::null());
+        let output = shell.kill_on_drop(true).output().await?;
+        ensure!(output.status.success(), "{commands:?} failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+        Ok(())
     }
 
     pub(crate) async fn create_pod(&self, name: &str) -> Result<Pod> {

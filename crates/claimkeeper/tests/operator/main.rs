@@ -6,6 +6,7 @@ mod bad_input;
 mod chart;
 mod differential;
 mod dropin;
+mod examples;
 mod home;
 mod kills;
 mod ledger;

@@ -1,7 +1,5 @@
 //! The original's example pod on a real node: it gets its claim, and what it writes is on the volume.
 
-use std::{env, process::Stdio};
-
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::{core::v1::Pod, events::v1::Event, storage::v1::StorageClass};
 use kube::{
@@ -76,7 +74,7 @@ async fn with_the_commands_of_the_denial(home: &Home) -> Result<()> {
     let denial = within(PATIENCE, "the denial", async || denial(home, &pod).await).await?;
     ensure!(home.claims.get_opt(CLAIM).await?.is_none(), "the claim was made all the same");
     let commands = denial.split_once("can allow it: ").with_context(|| format!("no way out in {denial:?}"))?.1;
-    run_as_administrator(home, commands).await?;
+    home.run_as_administrator(commands).await?;
     expect_data_on_its_own_claim(home, &pod).await
 }
 
@@ -105,18 +103,6 @@ async fn denial(home: &Home, pod: &Pod) -> Result<String> {
     let mut denials =
         events.into_iter().filter(|event| about_pod(event) && event.reason.as_deref() == Some("ErrNotAuthorized"));
     denials.next().and_then(|event| event.note).context("no such event")
-}
-
-/// Runs what was copied out of an event as it stands there.
-async fn run_as_administrator(home: &Home, commands: &str) -> Result<()> {
-    let directory = home.cluster.directory().join("bin");
-    let path =
-        env::join_paths([directory].into_iter().chain(env::split_paths(&env::var_os("PATH").unwrap_or_default())))?;
-    let mut shell = tokio::process::Command::new("sh");
-    shell.args(["-e", "-c", commands]).env("PATH", path).env_remove("KUBECONFIG").stdin(Stdio::null());
-    let output = shell.kill_on_drop(true).output().await?;
-    ensure!(output.status.success(), "{commands:?} failed: {}", String::from_utf8_lossy(&output.stderr).trim());
-    Ok(())
 }
 
 async fn expect_data_on_its_own_claim(home: &Home, pod: &Pod) -> Result<()> {
