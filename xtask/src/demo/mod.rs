@@ -3,6 +3,8 @@
 //! Where the machine allows it there is a real node, the operator runs on it as a pod, and pods write real files. Elsewhere
 //! nodes are objects, the operator is a process of this machine, and the demo says so.
 
+mod provisioner;
+
 use std::{fs, path::Path, process::Output, time::Duration};
 
 use anyhow::{Context, Result, ensure};
@@ -20,6 +22,7 @@ pub(crate) struct Arguments {
     keep: bool,
 }
 
+const FEATURES: [&str; 2] = ["ephemeral", "provisioner"];
 const HOME: &str = "claimkeeper";
 const SHOP: &str = "shop";
 const OPERATOR_IMAGE: &str = "docker.io/claimkeeper/claimkeeper:demo";
@@ -70,11 +73,14 @@ async fn show(keep: bool) -> Result<()> {
     done(&stage.kubernetes_version().await?);
 
     step("Installing the chart: a ServiceAccount that may do what the features need, and nothing else");
-    let values = json!({"features": ["ephemeral"]});
+    let values = json!({"features": FEATURES});
     let kubeconfig = stage.cluster.install_chart(HOME, HOME, &values).await?;
     let claimkeeper = stage.start(&operator, &kubeconfig).await?;
 
+    // Whoever was refused is looked at again after some seconds; something else is worth watching meanwhile.
+    stage.a_ci_pod_is_refused().await?;
     stage.ephemeral(&operator).await?;
+    stage.the_ci_pod_has_its_claim().await?;
 
     if keep {
         stage.say_how_to_reach_it(&claimkeeper);
@@ -129,7 +135,8 @@ impl Stage {
     async fn start_process(&self, operator: &Path, kubeconfig: &Path) -> Result<Leash> {
         let directory = self.cluster.directory();
         let config = directory.join("claimkeeper.yaml");
-        fs::write(&config, "features: [ephemeral]\nadmin: {listen: '127.0.0.1:0'}\nlog: {format: text}\n")?;
+        let content = json!({"features": FEATURES, "admin": {"listen": "127.0.0.1:0"}, "log": {"format": "text"}});
+        fs::write(&config, content.to_string())?;
         let (config, kubeconfig) = (path(&config)?, path(kubeconfig)?);
         Leash::start(directory, "claimkeeper", operator, &["run", "--config", config, "--kubeconfig", kubeconfig]).await
     }
@@ -299,7 +306,7 @@ fn operator_pod() -> serde_json::Value {
         "spec": {
             "serviceAccountName": HOME,
             "containers": [{
-                "name": "claimkeeper", "image": OPERATOR_IMAGE, "args": ["run", "--features", "ephemeral"],
+                "name": "claimkeeper", "image": OPERATOR_IMAGE, "args": ["run", "--features", FEATURES.join(",")],
                 "readinessProbe": {"httpGet": {"path": "/readyz", "port": 8080}, "periodSeconds": 1},
             }],
         },
