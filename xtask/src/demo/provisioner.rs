@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use serde_json::json;
 use testbed::BUSYBOX;
 
-use super::{Stage, title};
+use super::{Stage, step, title};
 
 const NAMESPACE: &str = "ci";
 const ACCOUNT: &str = "builder";
@@ -63,7 +63,8 @@ impl Stage {
     }
 
     pub(super) async fn the_ci_pod_has_its_claim(&self) -> Result<()> {
-        title("provisioner: meanwhile the CI pod has got its claim");
+        title("provisioner: the CI pod gets its claim");
+        step("Waiting until Claimkeeper asks again whether it may, as it does every 15 seconds");
         let phase = ["--namespace", NAMESPACE, "get", "pod", "build", "-o", "jsonpath={.status.phase}"];
         self.until("the CI pod to run", &phase, "Running").await?;
         self.present(&[
