@@ -23,6 +23,7 @@ import (
 )
 
 var components = map[string]func(){
+	"elector-reference":       electorReference,
 	"enter":                   enter,
 	"etcd":                    func() { etcdmain.Main(os.Args) },
 	"keeper":                  keeper,
