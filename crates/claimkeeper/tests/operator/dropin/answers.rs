@@ -1,27 +1,19 @@
-//! The binary under the name of a program that it replaces: the same answers to the same command lines.
+//! Command lines that end at once: the same answers, exit codes and last words.
 
 use std::{
     fs,
-    os::unix::fs::symlink,
     process::{Command, Stdio},
 };
 
-use tempfile::{TempDir, tempdir};
+use tempfile::tempdir;
 
+use super::{NAME, installed};
 use crate::home::BINARY;
 
-const NAME: &str = "dynamic-pvc-provisioner";
-const USAGE: &str = include_str!("../../src/dropin/dynamic-pvc-provisioner.usage.txt");
+const USAGE: &str = include_str!("../../../src/dropin/dynamic-pvc-provisioner.usage.txt");
 
 /// Exit code, standard output and standard error.
 type Ended = (i32, String, String);
-
-/// The binary under the other name, as an image would have it.
-fn installed() -> TempDir {
-    let directory = tempdir().unwrap();
-    symlink(BINARY, directory.path().join(NAME)).unwrap();
-    directory
-}
 
 fn ended(command: &mut Command) -> Ended {
     let output = command
@@ -59,12 +51,52 @@ fn the_version_is_printed_alone() {
 }
 
 #[test]
+fn a_command_line_that_is_wrong_ends_with_exit_code_2() {
+    for arguments in [
+        &["-v=much"][..],
+        &["-v", "1.5"],
+        &["-log_file_max_size=-1"],
+        &["-skip_headers=perhaps"],
+        &["-stderrthreshold", "LOUD"],
+        &["-controller-id"],
+        &["---v=1"],
+        &["-disable-automatic-association"],
+    ] {
+        let (code, output, error) = run(arguments);
+        assert_eq!((code, output.as_str()), (2, ""), "{arguments:?}: {error}");
+        let sentence = error.strip_suffix(USAGE).unwrap_or_else(|| panic!("{arguments:?}: {error}"));
+        assert_eq!(sentence.lines().count(), 1, "{arguments:?}: {error}");
+    }
+}
+
+#[test]
 fn what_is_missing_ends_it_with_klogs_last_line_and_exit_code() {
-    let (code, _, error) = run(&["-namespace", "default"]);
-    assert_eq!(code, 255, "{error}");
-    assert!(error.starts_with('F'), "{error}");
-    assert!(error.ends_with("] unable to get controller id (missing controller-id flag).\n"), "{error}");
-    assert_eq!(error.lines().count(), 1, "{error}");
+    let kubeconfig = "-kubeconfig=/nonexistent/config";
+    for (arguments, sentence) in [
+        (&[][..], "unable to get controller id (missing controller-id flag)."),
+        (&["-namespace", "default"], "unable to get controller id (missing controller-id flag)."),
+        (
+            &["-controller-id=a", "--controller-id=", "-lease-lock-name=b", "-namespace=c"],
+            "unable to get controller id (missing controller-id flag).",
+        ),
+        (
+            &["-controller-id", "a", "-namespace=c"],
+            "unable to get lease lock resource name (missing lease-lock-name flag).",
+        ),
+        (
+            &["-controller-id", "a", "--lease-lock-name", "b"],
+            "unable to get lease lock resource namespace (missing lease-lock-namespace flag).",
+        ),
+        (
+            &["-controller-id=a", "-lease-lock-name=b", "-namespace=c", kubeconfig],
+            "--kubeconfig names the kubeconfig /nonexistent/config, which does not exist; name an existing file",
+        ),
+    ] {
+        let (code, output, error) = run(arguments);
+        assert_eq!((code, output.as_str()), (255, ""), "{arguments:?}: {error}");
+        assert_eq!(error.lines().count(), 1, "{arguments:?}: {error}");
+        assert!(error.starts_with('F') && error.ends_with(&format!("] {sentence}\n")), "{arguments:?}: {error}");
+    }
 }
 
 #[test]
