@@ -220,12 +220,14 @@ impl Provisioner {
         if self.may_block_owner_deletion.load(Ordering::Relaxed) {
             match creation::create(&self.client, key, claim::body(pod, key.name(), template, id, true)).await {
                 Err(error) if error.is_about_block_owner_deletion() => {
-                    tracing::warn!(
-                        feature = "provisioner",
-                        "claims are made without blockOwnerDeletion from now on, because the right to update pods/finalizers is \
-                         missing: {error}"
-                    );
-                    self.may_block_owner_deletion.store(false, Ordering::Relaxed);
+                    // Several may find out at the same time; it is said once.
+                    if self.may_block_owner_deletion.swap(false, Ordering::Relaxed) {
+                        tracing::warn!(
+                            feature = "provisioner",
+                            "claims are made without blockOwnerDeletion from now on, because the right to update \
+                             pods/finalizers is missing: {error}"
+                        );
+                    }
                 }
                 outcome => return outcome,
             }

@@ -4,6 +4,7 @@ mod answers;
 mod contention;
 mod log;
 
+mod rights;
 
 use std::{
     fs,
@@ -17,9 +18,9 @@ use k8s_openapi::api::{
     rbac::v1::{ClusterRole, ClusterRoleBinding},
 };
 use kube::{Api, Client, api::PostParams};
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::{TempDir, tempdir};
-use testbed::{Cluster, Leash, eventually};
+use testbed::{AuditedRequest, Cluster, Leash, eventually};
 
 use crate::home::{BINARY, Home, Replica};
 
@@ -187,4 +188,17 @@ async fn up(leash: Leash, user: String) -> Result<Replica> {
     })
     .await?;
     Ok(Replica { leash, admin, user })
+}
+
+/// The requests of a user that were answered with 403.
+fn refused(cluster: &Cluster, user: &str) -> Result<Vec<AuditedRequest>> {
+    let mut requests = cluster.audit_log().user(user).requests()?;
+    requests.retain(|request| request.code() == Some(403));
+    Ok(requests)
+}
+
+/// The only owner of a claim.
+fn owner(claim: &PersistentVolumeClaim) -> Result<Value> {
+    let owners = claim.metadata.owner_references.as_deref().unwrap_or_default();
+    Ok(serde_json::to_value(owners)?)
 }
