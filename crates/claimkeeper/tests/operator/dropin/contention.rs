@@ -155,6 +155,7 @@ async fn a_go_replica_and_ours_lead_in_turns_and_never_both() -> Result<()> {
 
     ours.leash.terminate()?;
     assert_eq!(ours.leash.ended(PATIENCE).await?.code(), Some(0), "{}", ours.leash.output());
+    assert_ne!(original.lease().await?["holderIdentity"], "ours", "it did not let go of the Lease");
     original.until_leader_is("next").await?;
     original.until_claims_are_asked_for(&next_account.user).await?;
     original.assert_held("next", 2).await?;

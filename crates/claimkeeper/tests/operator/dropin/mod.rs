@@ -3,7 +3,7 @@
 mod answers;
 mod contention;
 mod log;
-
+mod moving;
 mod rights;
 
 use std::{
@@ -157,12 +157,13 @@ async fn ask(pods: &Api<Pod>, name: &str) -> Result<Pod> {
     Ok(pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await?)
 }
 
-/// Starts a command line as a shell would, whose words need no quotes; the first one is looked up in `programs`. The kubeconfig
+/// Starts a command line as a shell would, whose words need no quotes; the program is taken from `programs`. The kubeconfig
 /// comes from the environment, so that the line stays as it is.
 async fn launch(home: &Home, programs: &Path, name: &str, kubeconfig: &Path, line: &str) -> Result<Leash> {
     let line = line.replace("\\\n", " ");
     let mut words = line.split_whitespace();
-    let program = programs.join(words.next().context("an empty command line")?);
+    let program = Path::new(words.next().context("an empty command line")?).file_name().context("no program")?;
+    let program = programs.join(program);
     let directory = home.cluster.directory();
     // A name without colons, which separate the files that KUBECONFIG lists.
     let listed = directory.join(format!("{}-{name}.kubeconfig", home.namespace));
