@@ -1,9 +1,9 @@
 //! Drop-in names: the operator in the place of a program that it replaces, with that program's flags, words and habits, so
 //! that a Deployment changes its image and nothing else.
 //!
-//! The name is the file's (`/usr/bin/dynamic-pvc-provisioner`, where its chart looks for it, a link to our binary) or the first argument
-//! (`claimkeeper dynamic-pvc-provisioner …`). From there on everything is the original's: Go's flags and klog's lines, exit
-//! code 2 for a command line that is wrong, 255 behind a last line of severity `F` for everything else that is fatal.
+//! The name is the file's (`/usr/bin/dynamic-pvc-provisioner`, where its chart looks for it: a link to our binary) or the first
+//! argument (`claimkeeper dynamic-pvc-provisioner …`). From there on everything is the original's: Go's flags and klog's lines,
+//! exit code 2 for a command line that is wrong, 255 behind a last line of severity `F` for everything else that is fatal.
 
 mod flags;
 mod klog;
