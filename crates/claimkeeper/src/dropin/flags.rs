@@ -142,7 +142,7 @@ fn parse_bool(text: &str) -> Option<bool> {
     }
 }
 
-/// A number as Go's uint flags take it: with the prefixes of Go's own literals.
+/// A number as Go's uint flags take it: with the prefixes and the underscores of Go's own literals.
 fn parse_uint(text: &str) -> Result<u64, &'static str> {
     let lower = text.to_ascii_lowercase();
     let (digits, base) = match lower.as_bytes() {
@@ -152,11 +152,13 @@ fn parse_uint(text: &str) -> Result<u64, &'static str> {
         [b'0', _, ..] => (&lower[1..], 8),
         _ => (&lower[..], 10),
     };
+    let has_prefix = digits.len() < lower.len();
+    let digits = digits.strip_prefix('_').filter(|_| has_prefix).unwrap_or(digits);
     // Rust would accept a sign.
-    if digits.is_empty() || !digits.chars().all(|digit| digit.is_digit(base)) {
+    if !digits.split('_').all(|group| !group.is_empty() && group.chars().all(|digit| digit.is_digit(base))) {
         return Err("parse error");
     }
-    u64::from_str_radix(digits, base).map_err(|_| "value out of range")
+    u64::from_str_radix(&digits.replace('_', ""), base).map_err(|_| "value out of range")
 }
 
 /// A number as klog's own flags take it, with the words of Go's `strconv`.

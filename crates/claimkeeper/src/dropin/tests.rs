@@ -79,6 +79,10 @@ fn what_is_wrong_is_told_in_the_words_of_go_above_the_usage() {
         ("-logtostderr=maybe", r#"invalid boolean value "maybe" for -logtostderr: parse error"#),
         ("-log_file_max_size=x", r#"invalid value "x" for flag -log_file_max_size: parse error"#),
         ("-log_file_max_size=-1", r#"invalid value "-1" for flag -log_file_max_size: parse error"#),
+        ("-log_file_max_size=_1", r#"invalid value "_1" for flag -log_file_max_size: parse error"#),
+        ("-log_file_max_size=1_", r#"invalid value "1_" for flag -log_file_max_size: parse error"#),
+        ("-log_file_max_size=1__0", r#"invalid value "1__0" for flag -log_file_max_size: parse error"#),
+        ("-log_file_max_size=0x", r#"invalid value "0x" for flag -log_file_max_size: parse error"#),
         ("-log_file_max_size=", r#"invalid value "" for flag -log_file_max_size: parse error"#),
         (
             "-log_file_max_size=99999999999999999999",
@@ -153,9 +157,9 @@ fn every_flag_of_klog_reaches_the_log() {
     };
     assert_eq!(klog(line), expected);
     assert_eq!(klog("-log_file= -log_dir= -stderrthreshold=2"), klog_defaults());
-    let sizes = ["0", "7", "010", "0o10", "0b10", "0X1F"]
+    let sizes = ["0", "7", "010", "0o10", "0b10", "0X1F", "1_800", "0x_1_f", "0_7"]
         .map(|size| klog(&format!("-log_file_max_size={size}")).log_file_max_size);
-    assert_eq!(sizes, [0, 7, 8, 8, 2, 31], "numbers as Go writes them");
+    assert_eq!(sizes, [0, 7, 8, 8, 2, 31, 1800, 31, 7], "numbers as Go writes them");
 }
 
 #[test]
