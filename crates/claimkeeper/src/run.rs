@@ -6,6 +6,9 @@
 //!                 ├── elector ── term ──> features: act only while this replica leads
 //!                 └── events: outlive the features, so that the last ones are told
 //! ```
+//!
+//! Admin server, events and each of the watches are tasks of their own, so that what wakes one is not everybody's business. The
+//! features are not: they must stop the moment their term ends, and a future that is dropped does.
 
 use std::{path::Path, time::Duration};
 
@@ -20,7 +23,7 @@ use ephemeral::{
     Caches, Ephemeral,
     reclaim::{self, Reclaim},
 };
-use futures::future::{join, join_all, join3};
+use futures::future::join_all;
 use kube::{Client, Config as KubeConfig};
 use platform::{
     admin::AdminServer,
@@ -34,7 +37,10 @@ use platform::{
     trouble::causes,
 };
 use provisioner::Provisioner;
-use tokio::time::{Instant, sleep};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep},
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{Config, Feature};
@@ -85,9 +91,9 @@ async fn operate(config: Config, kubeconfig: Option<&Path>) -> anyhow::Result<()
     }
 
     // Probes and metrics are served to the very end: a process that drains is alive.
-    let admin = admin.serve(CancellationToken::new());
+    let admin = tokio::spawn(admin.serve(CancellationToken::new()));
     tokio::select! {
-        result = admin => result.context("the admin server failed")?,
+        result = admin => result.context("the admin server panicked")?.context("the admin server failed")?,
         () = operator.run(stop) => {}
     }
     tracing::info!("claimkeeper has ended");
@@ -183,13 +189,12 @@ impl Operator {
             }
             told.cancel();
         };
-        let tell = async {
-            if let Some(events) = events {
-                events.run(told.clone()).await;
-            }
-        };
+        let mut tell = JoinSet::new();
+        if let Some(events) = events {
+            tell.spawn(events.run(told.clone()));
+        }
         tokio::select! {
-            _ = async { tokio::join!(act, tell) } => {}
+            _ = async { tokio::join!(act, tell.join_all()) } => {}
             () = self.watch() => {}
         }
     }
@@ -219,19 +224,23 @@ impl Operator {
             readiness: self.readiness.clone(),
             registry: self.registry.clone(),
         };
-        let shared = (watches.feed(&self.pods), watches.feed(&self.claims));
-        let ephemeral = self.ephemeral.as_ref().map(|ephemeral| {
+        let mut feeds = JoinSet::new();
+        feeds.spawn(watches.feed(&self.pods));
+        feeds.spawn(watches.feed(&self.claims));
+        if let Some(ephemeral) = &self.ephemeral {
             let Caches { namespaces, quotas, .. } = ephemeral.caches();
-            join(watches.feed_namespaces(namespaces), watches.feed(quotas))
-        });
-        let reclaim = self.reclaim.as_ref().map(|reclaim| {
+            feeds.spawn(watches.feed_namespaces(namespaces));
+            feeds.spawn(watches.feed(quotas));
+        }
+        if let Some(reclaim) = &self.reclaim {
             let reclaim::Caches { classes, drivers, attachments, .. } = reclaim.caches();
-            let feed = (watches.feed_cluster_scoped(classes), watches.feed_cluster_scoped(drivers));
-            join3(feed.0, feed.1, watches.feed_cluster_scoped(attachments))
-        });
+            feeds.spawn(watches.feed_cluster_scoped(classes));
+            feeds.spawn(watches.feed_cluster_scoped(drivers));
+            feeds.spawn(watches.feed_cluster_scoped(attachments));
+        }
         // Only now: from here on readiness waits for the caches.
         self.reached.open();
-        tokio::join!(shared.0, shared.1, join_all(ephemeral), join_all(reclaim));
+        feeds.join_all().await;
     }
 
     /// An API server that is down or not yet up is waited for, however long it takes.
