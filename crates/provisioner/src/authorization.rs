@@ -13,9 +13,11 @@ use tokio::time::Instant;
 
 use crate::decision::Authorization;
 
-/// Long enough for the pods of one build to be answered at once, short enough for a new `RoleBinding` to be noticed while
-/// somebody waits for it.
+/// Long enough for the pods of many builds to be answered at once.
 const REMEMBERED: Duration = Duration::from_secs(10);
+
+/// The same for a denial: somebody may be waiting for the `RoleBinding` that they just made.
+const DENIAL_REMEMBERED: Duration = Duration::from_secs(3);
 
 /// How many accounts are remembered; beyond that the old ones are forgotten early.
 const MOST_ACCOUNTS: usize = 10_000;
@@ -74,7 +76,8 @@ impl Authorizer {
         if answers.len() >= MOST_ACCOUNTS {
             answers.clear();
         }
-        answers.insert(account.clone(), Answer { allowed, until: now + REMEMBERED });
+        let until = now + if allowed { REMEMBERED } else { DENIAL_REMEMBERED };
+        answers.insert(account.clone(), Answer { allowed, until });
     }
 }
 
@@ -118,6 +121,9 @@ mod tests {
         authorizer.remember(&account(2), false);
         assert_eq!(authorizer.known(&account(1)), Authorization::Allowed);
         assert_eq!(authorizer.known(&account(2)), Authorization::Denied);
+        tokio::time::advance(DENIAL_REMEMBERED).await;
+        assert_eq!(authorizer.known(&account(1)), Authorization::Allowed);
+        assert_eq!(authorizer.known(&account(2)), Authorization::Unknown);
         tokio::time::advance(REMEMBERED).await;
         assert_eq!(authorizer.known(&account(1)), Authorization::Unknown);
     }

@@ -31,13 +31,11 @@ use crate::{
     decision::{Action, Authorization, MAKE_CLAIM, Observation, PATIENCE, PROVISION_FAILED},
     request::{Enabling, Request, Target, requests},
     template::{Rules, Template},
+    told::{REMINDER, Told},
 };
 
-/// How often a pod that is refused is told again: events fade after an hour, the trouble does not.
-const REMINDER: Duration = Duration::from_mins(5);
-
-/// How often it is asked again whether an account may create claims: nobody tells when it may.
-const ASK_AGAIN: Duration = Duration::from_secs(15);
+/// How often it is asked again whether an account may create claims: nobody tells when it may, and somebody waits for it.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
 
 /// The indexes that the store of pods must have for this feature.
 pub const INDEXES_OF_PODS: [Index<Pod>; 1] = [BY_USED_CLAIM];
@@ -82,6 +80,7 @@ pub struct Provisioner {
     queue: Queue<ObjectKey>,
     decisions: Family<Counter>,
     authorizer: Authorizer,
+    told: Arc<Told>,
     /// Cleared once the API server has said that we lack the right.
     may_block_owner_deletion: AtomicBool,
     settings: Settings,
@@ -111,6 +110,7 @@ impl Provisioner {
             queue: Queue::new("provisioner", registry),
             decisions,
             authorizer: Authorizer::default(),
+            told: Arc::default(),
             may_block_owner_deletion: AtomicBool::new(true),
             settings,
         }
@@ -127,16 +127,15 @@ impl Provisioner {
     }
 
     fn follow_pods(&self) -> Subscription<Pod> {
-        let queue = self.queue.clone();
-        self.caches.pods.subscribe(move |change| {
-            // Annotations may be added to a pod that is there already.
-            if let Change::Applied { old, new } = change
-                && !new.being_deleted
-                && new.claim_requests.as_ref().is_some_and(|requests| requests.pending)
-                && old.is_none_or(|old| old.uid != new.uid || old.claim_requests != new.claim_requests)
-            {
-                queue.add(new.key.clone());
+        let (queue, told) = (self.queue.clone(), self.told.clone());
+        self.caches.pods.subscribe(move |change| match change {
+            Change::Applied { old, new } if waits_for_claims(new) => {
+                // Annotations may be added to a pod that is there already.
+                if old.is_none_or(|old| old.uid != new.uid || old.claim_requests != new.claim_requests) {
+                    queue.add(new.key.clone());
+                }
             }
+            Change::Applied { new: over, .. } | Change::Deleted { old: over } => told.forget(&over.key),
         })
     }
 
@@ -280,8 +279,7 @@ impl Provisioner {
                 Outcome::After(PATIENCE.unsigned_abs())
             }
             Action::Refuse => {
-                tracing::warn!(feature = "provisioner", %pod, volume, reason, "{message}");
-                self.tell_pod(&seen.pod, EventKind::Warning, reason, message.clone().into_owned());
+                self.warn(seen, reason, message);
                 let denied = seen.authorization == Authorization::Denied;
                 Outcome::After(if denied { ASK_AGAIN } else { REMINDER })
             }
@@ -294,14 +292,27 @@ impl Provisioner {
             return Outcome::Done;
         }
         // The original's words, and behind them what it kept to itself: why.
-        let message = format!("PVC failed to create: {error}");
-        let (pod, volume) = (&seen.pod.key, &seen.request.volume);
-        tracing::warn!(feature = "provisioner", %pod, volume, reason = PROVISION_FAILED, "{message}");
-        self.tell_pod(&seen.pod, EventKind::Warning, PROVISION_FAILED, message);
+        self.warn(seen, PROVISION_FAILED, &format!("PVC failed to create: {error}"));
         Outcome::Retry
+    }
+
+    /// Tells of a trouble, and again only when it has lasted for a while.
+    fn warn(&self, seen: &Observation, reason: &'static str, message: &str) {
+        let (pod, volume) = (&seen.pod.key, &seen.request.volume);
+        if self.told.is_due(&seen.pod, volume, message) {
+            tracing::warn!(feature = "provisioner", %pod, volume, reason, "{message}");
+            self.tell_pod(&seen.pod, EventKind::Warning, reason, message.to_owned());
+        } else {
+            tracing::debug!(feature = "provisioner", %pod, volume, reason, "{message}");
+        }
     }
 
     fn tell_pod(&self, pod: &Pod, kind: EventKind, reason: &'static str, note: String) {
         self.events.publish(Event { regarding: pod.reference(), kind, reason, action: "CreateClaim", note });
     }
+}
+
+/// Whether a pod has not started yet, and still may.
+fn waits_for_claims(pod: &Pod) -> bool {
+    !pod.being_deleted && pod.claim_requests.as_ref().is_some_and(|requests| requests.pending)
 }

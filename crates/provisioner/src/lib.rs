@@ -24,6 +24,7 @@ mod controller;
 pub mod decision;
 pub mod request;
 pub mod template;
+mod told;
 pub mod why;
 
 pub use controller::{Caches, INDEXES_OF_PODS, Provisioner, Settings, interesting};
