@@ -80,13 +80,13 @@ pub(super) fn check(mut document: Object, namespace: &str, allowed: &[Restricted
     expect_kind(&document)?;
     only_known("", &document, &TOP)?;
     let metadata = check_metadata(take_object(&mut document, "metadata")?, namespace)?;
-    let spec = take_object(&mut document, "spec")?;
+    let mut spec = take_object(&mut document, "spec")?;
     if spec.is_empty() {
         return Err(TemplateError::new(
             "it has no spec; at least accessModes and resources.requests.storage are needed",
         ));
     }
-    check_spec(&spec, allowed)?;
+    check_spec(&mut spec, allowed)?;
     let status = document.get("status");
     if status.is_some_and(|status| !is_blank(status)) {
         return Err(TemplateError::new("status is not for a template to say; leave it out"));
@@ -171,12 +171,12 @@ fn is_reserved(key: &str) -> bool {
         .any(|domain| prefix.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.')))
 }
 
-fn check_spec(spec: &Object, allowed: &[RestrictedField]) -> Outcome {
+fn check_spec(spec: &mut Object, allowed: &[RestrictedField]) -> Outcome {
     only_known("spec.", spec, &SPEC)?;
-    for field in RestrictedField::ALL {
-        let given = spec.get(field.name()).is_some_and(|value| !is_blank(value));
-        if given && !allowed.contains(&field) {
-            let name = field.name();
+    for field in RestrictedField::ALL.into_iter().filter(|field| !allowed.contains(field)) {
+        let name = field.name();
+        // Not even a blank one goes on: `selector: {}` would keep most provisioners from making a volume.
+        if spec.remove(name).is_some_and(|value| !is_blank(&value)) {
             let sentence = format!(
                 "spec.{name} is not allowed here, because it can reach other people's data; leave it out, or ask an \
                  administrator to name it in provisioner.allowFields"

@@ -56,10 +56,12 @@ fn what_kubectl_leaves_behind_is_ignored() {
     let text = with(
         "name: anything, namespace: ci, creationTimestamp: null, generateName: '', finalizers: [], \
          ownerReferences: [{apiVersion: v1, kind: Pod, name: other, uid: u0}]",
-        ", volumeName: '', selector: null, storageClassName: null",
+        ", volumeName: '', selector: {}, dataSource: null, dataSourceRef: [], storageClassName: null",
     ) + "status: {}\n";
     let template = parse(&text).unwrap();
     assert!(template.metadata.is_empty(), "{template:?}");
+    let given: Vec<&String> = template.spec.keys().collect();
+    assert_eq!(given, ["accessModes", "resources", "storageClassName"], "a restricted field does not even go on blank");
 }
 
 #[test]
