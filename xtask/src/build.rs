@@ -30,16 +30,22 @@ pub(crate) fn claimkeeper(profile: Profile) -> Result<PathBuf> {
 /// Builds the program of a package of this workspace.
 pub(crate) fn program(package: &str, profile: Profile) -> Result<PathBuf> {
     let mut command = cargo();
-    command.args(["build", "--package", package, "--message-format=json-render-diagnostics"]);
+    command.args(["build", "--package", package]);
     if profile == Profile::Release {
         command.arg("--release");
     }
+    built_by(command, package)
+}
+
+/// Runs a `cargo build` and tells where the program is.
+pub(crate) fn built_by(mut command: Command, program: &str) -> Result<PathBuf> {
+    command.arg("--message-format=json-render-diagnostics");
     let output = command.stderr(Stdio::inherit()).output().context("cannot run cargo")?;
-    ensure!(output.status.success(), "{package} does not build; cargo's messages above say why");
+    ensure!(output.status.success(), "{program} does not build; cargo's messages above say why");
     let messages = String::from_utf8_lossy(&output.stdout);
     let executable = messages.lines().rev().find_map(|line| {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;
         message["executable"].as_str().map(PathBuf::from)
     });
-    executable.with_context(|| format!("cargo built {package} but did not say where it put it"))
+    executable.with_context(|| format!("cargo built {program} but did not say where it put it"))
 }

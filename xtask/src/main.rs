@@ -4,6 +4,7 @@ mod bench;
 mod build;
 mod cluster;
 mod demo;
+mod fuzz;
 mod test;
 
 use std::process::ExitCode;
@@ -26,6 +27,8 @@ enum Command {
     /// Measures the operator beside its peer and writes docs/benchmarks.md
     #[command(subcommand)]
     Bench(bench::Bench),
+    /// Looks for inputs that break a parser
+    Fuzz(fuzz::Arguments),
     /// A real Kubernetes control plane on this machine, to play with
     Cluster(cluster::Arguments),
 }
@@ -36,6 +39,7 @@ async fn main() -> ExitCode {
         Command::Demo(arguments) => demo::run(arguments).await.map(|()| ExitCode::SUCCESS),
         Command::Test(arguments) => test::run(arguments).await,
         Command::Bench(bench) => bench::run(bench).await.map(|()| ExitCode::SUCCESS),
+        Command::Fuzz(arguments) => fuzz::run(arguments),
         Command::Cluster(arguments) => cluster::run(arguments).await.map(|()| ExitCode::SUCCESS),
     };
     match outcome {
