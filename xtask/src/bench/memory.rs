@@ -100,7 +100,7 @@ impl Scene {
         Ok(Self {
             client: control_plane.admin().await?,
             operator: operator.to_owned(),
-            arguments: operator::install(&control_plane).await?.arguments,
+            arguments: operator::install(&control_plane, "ephemeral").await?.arguments,
             control_plane,
         })
     }

@@ -9,6 +9,7 @@ mod ephemeral;
 mod memory;
 mod operator;
 mod pods;
+mod provisioner;
 mod report;
 mod sample;
 
@@ -20,6 +21,8 @@ pub(crate) enum Bench {
     Memory(memory::Arguments),
     /// Claims of ephemeral volumes: how fast, how soon, at what cost
     Ephemeral(ephemeral::Arguments),
+    /// Claims that pods ask for by annotation: how fast, at what cost
+    Provisioner(provisioner::Arguments),
     /// The bare load generator that the ephemeral bench runs as a process of its own
     #[command(hide = true)]
     Load(ephemeral::load::Arguments),
@@ -29,6 +32,7 @@ pub(crate) async fn run(bench: Bench) -> Result<()> {
     match bench {
         Bench::Memory(arguments) => memory::run(arguments).await,
         Bench::Ephemeral(arguments) => ephemeral::run(arguments).await,
+        Bench::Provisioner(arguments) => provisioner::run(arguments).await,
         Bench::Load(arguments) => ephemeral::load::run(arguments).await,
     }
 }

@@ -14,11 +14,11 @@ pub(crate) struct Installed {
     pub kubeconfig: PathBuf,
 }
 
-/// Installs the chart and writes a configuration in which only the port is our choice.
-pub(crate) async fn install(cluster: &Cluster) -> Result<Installed> {
-    let kubeconfig = cluster.install_chart("claimkeeper", "claimkeeper", &json!({"features": ["ephemeral"]})).await?;
-    let config = cluster.directory().join("claimkeeper.yaml");
-    fs::write(&config, "features: [ephemeral]\nadmin: {listen: '127.0.0.1:0'}\nlog: {format: json}\n")?;
+/// Installs the chart for one feature and writes a configuration in which only the port is our choice.
+pub(crate) async fn install(cluster: &Cluster, feature: &str) -> Result<Installed> {
+    let kubeconfig = cluster.install_chart("claimkeeper", "claimkeeper", &json!({"features": [feature]})).await?;
+    let config = cluster.directory().join(format!("{feature}.yaml"));
+    fs::write(&config, format!("features: [{feature}]\nadmin: {{listen: '127.0.0.1:0'}}\nlog: {{format: json}}\n"))?;
     let arguments = ["run", "--config", &config.to_string_lossy(), "--kubeconfig", &kubeconfig.to_string_lossy()];
     Ok(Installed { arguments: arguments.map(str::to_owned).to_vec(), kubeconfig })
 }

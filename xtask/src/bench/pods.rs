@@ -16,6 +16,17 @@ use testbed::Progress;
 /// As many as keep two cores of API server busy.
 const AT_ONCE: usize = 64;
 
+/// What stands behind the scratch volume of a pod.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scratch {
+    /// Nothing that takes a claim.
+    EmptyDir,
+    /// A generic ephemeral volume.
+    Ephemeral,
+    /// The same claim, which the pod asks for by annotation.
+    Annotated,
+}
+
 /// Which pods there are to be. Those of several plans add up if each starts where the one before it ended.
 pub(crate) struct Plan {
     /// How many there are already.
@@ -24,25 +35,38 @@ pub(crate) struct Plan {
     pub count: usize,
     /// How many share a namespace.
     pub per_namespace: usize,
-    /// Every how manyth has a generic ephemeral volume.
-    pub ephemeral_every: usize,
+    /// Every how manyth takes a claim.
+    pub claim_every: usize,
+    /// How those take it.
+    pub scratch: Scratch,
+    /// How far they have come.
+    pub phase: &'static str,
 }
 
 impl Plan {
-    /// This many pods in namespaces of a usual size.
+    /// This many pods that run, in namespaces of a usual size, some of them with an ephemeral volume.
     pub(crate) fn new(count: usize, ephemeral_every: usize) -> Self {
-        Self { first: 0, count, per_namespace: 1_000, ephemeral_every }
+        let (claim_every, scratch) = (ephemeral_every, Scratch::Ephemeral);
+        Self { first: 0, count, per_namespace: 1_000, claim_every, scratch, phase: "Running" }
     }
 
     fn namespace(&self, pod: usize) -> String {
         format!("bench-{}", pod / self.per_namespace)
     }
 
+    /// Where the pods are.
+    pub(crate) fn namespaces(&self) -> impl Iterator<Item = String> {
+        let first = self.first;
+        let starts =
+            (first..first + self.count).filter(move |pod| *pod == first || pod.is_multiple_of(self.per_namespace));
+        starts.map(|pod| self.namespace(pod))
+    }
+
     /// Creates the pods.
     pub(crate) async fn create(&self, client: &Client) -> Result<()> {
         let (first, end) = (self.first, self.first + self.count);
-        for pod in (first..end).filter(|pod| *pod == first || pod.is_multiple_of(self.per_namespace)) {
-            create_namespace(client, &self.namespace(pod)).await?;
+        for namespace in self.namespaces() {
+            create_namespace(client, &namespace).await?;
         }
         let mut progress = Progress::start(&format!("Creating {} pods", self.count));
         let creating = stream::iter(first..end).map(|number| self.create_one(client, number));
@@ -57,9 +81,10 @@ impl Plan {
 
     async fn create_one(&self, client: &Client, number: usize) -> Result<()> {
         let (namespace, name) = (self.namespace(number), name(number));
-        create_one(client, &namespace, &name, number.is_multiple_of(self.ephemeral_every)).await?;
+        let scratch = if number.is_multiple_of(self.claim_every) { self.scratch } else { Scratch::EmptyDir };
+        create_one(client, &namespace, &name, scratch).await?;
         // The status brings a second manager with its own list of fields, as every scheduled pod has it.
-        let status = Patch::Merge(json!({"status": status()}));
+        let status = Patch::Merge(json!({"status": status(self.phase)}));
         let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
         pods.patch_status(&name, &PatchParams::apply("kubelet"), &status).await?;
         Ok(())
@@ -87,9 +112,9 @@ fn unless_there<T>(created: kube::Result<T>) -> Result<()> {
 }
 
 /// Creates one pod that nobody runs.
-pub(crate) async fn create_one(client: &Client, namespace: &str, name: &str, ephemeral: bool) -> Result<()> {
+pub(crate) async fn create_one(client: &Client, namespace: &str, name: &str, scratch: Scratch) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    let object: Pod = serde_json::from_value(pod(name, ephemeral))?;
+    let object: Pod = serde_json::from_value(pod(name, scratch))?;
     let created = pods.create(&PostParams::default(), &object).await;
     created.map(drop).with_context(|| format!("cannot create pod {namespace}/{name}"))
 }
@@ -101,7 +126,7 @@ pub(crate) async fn size_of_one(client: &Client) -> Result<usize> {
     Ok(text.len())
 }
 
-fn pod(name: &str, ephemeral: bool) -> Value {
+fn pod(name: &str, scratch: Scratch) -> Value {
     let env = |container: usize| -> Vec<Value> {
         (0..10).map(|n| json!({"name": format!("SETTING_{container}_{n}"), "value": format!("value-{n}-of-a-realistic-length")})).collect()
     };
@@ -119,23 +144,31 @@ fn pod(name: &str, ephemeral: bool) -> Value {
         })
     };
     let containers: Vec<Value> = ["frontend", "proxy"].into_iter().enumerate().map(container).collect();
-    let scratch = if ephemeral {
-        json!({"name": "scratch", "ephemeral": {"volumeClaimTemplate": {
-            "metadata": {"labels": {"app": "shop"}},
-            "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "fast", "resources": {"requests": {"storage": "1Gi"}}},
-        }}})
-    } else {
-        json!({"name": "scratch", "emptyDir": {}})
+    let mut annotations = json!({
+        "prometheus.io/scrape": "true",
+        "prometheus.io/port": "8080",
+        "checksum/config": format!("{:064x}", 42),
+    });
+    let mut template = json!({
+        "metadata": {"labels": {"app": "shop"}},
+        "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "fast", "resources": {"requests": {"storage": "1Gi"}}},
+    });
+    let scratch = match scratch {
+        Scratch::EmptyDir => json!({"name": "scratch", "emptyDir": {}}),
+        Scratch::Ephemeral => json!({"name": "scratch", "ephemeral": {"volumeClaimTemplate": template}}),
+        Scratch::Annotated => {
+            template["apiVersion"] = "v1".into();
+            template["kind"] = "PersistentVolumeClaim".into();
+            annotations["dynamic-pvc-provisioner.kubernetes.io/scratch.enabled"] = "true".into();
+            annotations["dynamic-pvc-provisioner.kubernetes.io/scratch.pvc"] = template.to_string().into();
+            json!({"name": "scratch", "persistentVolumeClaim": {"claimName": format!("{name}-scratch")}})
+        }
     };
     json!({
         "metadata": {
             "name": name,
             "labels": {"app": "shop", "component": "frontend", "pod-template-hash": "7d9c6b5f4d", "team": "storefront"},
-            "annotations": {
-                "prometheus.io/scrape": "true",
-                "prometheus.io/port": "8080",
-                "checksum/config": format!("{:064x}", 42),
-            },
+            "annotations": annotations,
         },
         "spec": {
             "containers": containers,
@@ -145,7 +178,7 @@ fn pod(name: &str, ephemeral: bool) -> Value {
     })
 }
 
-fn status() -> Value {
+fn status(phase: &str) -> Value {
     let conditions = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
     let conditions: Vec<Value> = conditions
         .iter()
@@ -164,7 +197,7 @@ fn status() -> Value {
         })
         .collect();
     json!({
-        "phase": "Running", "hostIP": "10.0.0.1", "podIP": "10.1.0.1", "startTime": "2026-01-01T00:00:00Z",
+        "phase": phase, "hostIP": "10.0.0.1", "podIP": "10.1.0.1", "startTime": "2026-01-01T00:00:00Z",
         "conditions": conditions, "containerStatuses": containers,
     })
 }

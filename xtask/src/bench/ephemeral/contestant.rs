@@ -1,6 +1,10 @@
 //! Who competes, and how each is started.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
@@ -73,7 +77,8 @@ impl Contestant {
 /// Where the programs are.
 #[derive(Clone)]
 pub(crate) struct Programs {
-    operator: PathBuf,
+    /// The operator.
+    pub operator: PathBuf,
     load_generator: Option<PathBuf>,
 }
 
@@ -108,7 +113,6 @@ impl Scene {
     /// Starts a contestant.
     pub(crate) async fn start(&self, contestant: Contestant) -> Result<Running> {
         let Programs { operator, load_generator } = &self.programs;
-        let since = Timestamp::now();
         let (program, arguments) = match contestant {
             Contestant::Claimkeeper => (operator.clone(), self.operator.arguments.clone()),
             Contestant::Ceiling => {
@@ -119,8 +123,14 @@ impl Scene {
             }
             peer => (Binaries::get()?.controlplane(), self.peer_arguments(peer)),
         };
+        self.launch(&program, &arguments).await
+    }
+
+    /// Starts a program to be measured.
+    pub(crate) async fn launch(&self, program: &Path, arguments: &[String]) -> Result<Running> {
+        let since = Timestamp::now();
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        let leash = Leash::start(self.control_plane.directory(), "contestant", &program, &arguments).await?;
+        let leash = Leash::start(self.control_plane.directory(), "contestant", program, &arguments).await?;
         let clock = ProcessorClock::start(u32::try_from(leash.pid())?);
         Ok(Running { leash, since, clock })
     }

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::bench::{
     claims,
-    pods::{self, Plan},
+    pods::{self, Plan, Scratch},
     report::Section,
     sample::Samples,
 };
@@ -84,7 +84,8 @@ async fn measure(scene: &Scene, contestant: Contestant, crowd: usize) -> Result<
         next += EVERY;
         single += 1;
         let (client, name) = (client.clone(), format!("single-{single}"));
-        creating.push(tokio::spawn(async move { pods::create_one(&client, NAMESPACE, &name, true).await }));
+        creating
+            .push(tokio::spawn(async move { pods::create_one(&client, NAMESPACE, &name, Scratch::Ephemeral).await }));
     }
     for created in futures::future::try_join_all(creating).await? {
         created?;

@@ -7,10 +7,10 @@
 
 mod backlog;
 mod calls;
-mod contestant;
+pub(crate) mod contestant;
 mod fairness;
 pub(crate) mod load;
-mod scene;
+pub(crate) mod scene;
 mod scheduling;
 mod steady;
 

@@ -28,13 +28,13 @@ const CALM_DEADLINE: Duration = Duration::from_mins(2);
 const CALM_FOR: Duration = Duration::from_secs(1);
 
 /// A log in which nothing has changed for this long is complete.
-pub(super) const STILL: Duration = Duration::from_secs(2);
+pub(crate) const STILL: Duration = Duration::from_secs(2);
 
 /// The cluster.
 pub(crate) struct Scene {
-    pub(super) control_plane: ControlPlane,
+    pub(crate) control_plane: ControlPlane,
     pub(super) programs: Programs,
-    pub(super) operator: Installed,
+    pub(crate) operator: Installed,
 }
 
 impl Scene {
@@ -47,7 +47,7 @@ impl Scene {
     /// The same in a cluster in which more happens.
     pub(crate) async fn open_with(programs: &Programs, options: Options) -> Result<Self> {
         let control_plane = ControlPlane::start(options.name("bench")).await?;
-        let operator = operator::install(&control_plane).await?;
+        let operator = operator::install(&control_plane, "ephemeral").await?;
         Ok(Self { control_plane, programs: programs.clone(), operator })
     }
 

@@ -12,7 +12,12 @@ use super::{
     contestant::{Contestant, Programs},
     scene::{Scene, created_claims, delay},
 };
-use crate::bench::{claims, pods, report::Section, sample::Samples};
+use crate::bench::{
+    claims,
+    pods::{self, Scratch},
+    report::Section,
+    sample::Samples,
+};
 
 const PODS_PER_SECOND: u32 = 50;
 const STATE: &str = "steady";
@@ -69,7 +74,7 @@ async fn measure(scene: &Scene, contestant: Contestant, time: Duration) -> Resul
     scene.restore(STATE).await?;
     let client = scene.client().await?;
     let mut running = scene.start(contestant).await?;
-    pods::create_one(&client, NAMESPACE, HERALD, true).await?;
+    pods::create_one(&client, NAMESPACE, HERALD, Scratch::Ephemeral).await?;
     claims::wait_for(&client, 1).await?;
 
     let log = scene.audit()?;
@@ -95,7 +100,8 @@ pub(super) async fn create_in_rhythm(
     for name in names {
         ticks.tick().await;
         let (client, namespace, name) = (client.clone(), namespace.to_owned(), name.clone());
-        creating.push(tokio::spawn(async move { pods::create_one(&client, &namespace, &name, true).await }));
+        creating
+            .push(tokio::spawn(async move { pods::create_one(&client, &namespace, &name, Scratch::Ephemeral).await }));
     }
     for created in try_join_all(creating).await? {
         created?;
