@@ -37,6 +37,7 @@ use platform::{
     trouble::causes,
 };
 use provisioner::Provisioner;
+use releaser::{Releaser, Scrub, scrub::SCRUB};
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep},
@@ -84,17 +85,15 @@ async fn operate(config: Config, kubeconfig: Option<&Path>) -> anyhow::Result<()
         admin = %address,
         "claimkeeper starts"
     );
-    if config.features.contains(&Feature::Provisioner) {
-        for warning in config.provisioner.warnings() {
-            tracing::warn!(feature = "provisioner", "{warning}");
-        }
+    for (feature, warning) in config.warnings() {
+        tracing::warn!(feature = feature.name(), "{warning}");
     }
 
     // Probes and metrics are served to the very end: a process that drains is alive.
     let admin = tokio::spawn(admin.serve(CancellationToken::new()));
     tokio::select! {
         result = admin => result.context("the admin server panicked")?.context("the admin server failed")?,
-        () = operator.run(stop) => {}
+        result = operator.run(stop) => result?,
     }
     tracing::info!("claimkeeper has ended");
     Ok(())
@@ -113,15 +112,36 @@ struct Operator {
     /// Met once the API server has said which Kubernetes it is; until then nothing can be known.
     reached: Gate,
     namespace: Option<String>,
-    pods: Store<cluster::Pod>,
-    claims: Store<cluster::Claim>,
+    stores: Stores,
     ephemeral: Option<Ephemeral>,
     reclaim: Option<Reclaim>,
     provisioner: Option<Provisioner>,
+    releaser: Option<Releaser>,
     /// Writes the events; taken when it starts.
     events: Option<Worker>,
     fence: Fence,
     elector: Option<Elector>,
+}
+
+/// What more than one feature may look at. A store that no enabled feature needs stays empty.
+struct Stores {
+    pods: Store<cluster::Pod>,
+    claims: Store<cluster::Claim>,
+    classes: Store<cluster::Class>,
+    namespaces: Store<cluster::Namespace>,
+    volumes: Store<cluster::Volume>,
+}
+
+impl Stores {
+    fn new(features: &[Feature], reclaims: bool) -> Self {
+        Self {
+            pods: store_of_pods(features, reclaims),
+            claims: Store::new(vec![|_| true], vec![]),
+            classes: Store::new(vec![|_| true], vec![]),
+            namespaces: Store::new(vec![|_| true], vec![]),
+            volumes: Store::new(vec![|_| true], releaser::INDEXES_OF_VOLUMES.into()),
+        }
+    }
 }
 
 impl Operator {
@@ -132,6 +152,7 @@ impl Operator {
         let writer = FencedClient::build(kube.clone(), options.clone(), &fence)?;
 
         let leadership = config.leader_election.resolve(&kube.default_namespace, unique_identity);
+        let home = leadership.namespace.clone();
         let (recorder, events) = Recorder::new(client.clone(), REPORTER, &leadership.identity, &registry);
         let elector = if config.leader_election.enabled {
             let impatient = ClientOptions { retry: false, ..options };
@@ -143,10 +164,10 @@ impl Operator {
 
         let runs = |feature| config.features.contains(&feature);
         let reclaim = config.ephemeral.reclaim().filter(|_| runs(Feature::Ephemeral));
-        let pods = store_of_pods(&config.features, reclaim.is_some());
-        let claims: Store<cluster::Claim> = Store::new(vec![|_| true], vec![]);
+        let stores = Stores::new(&config.features, reclaim.is_some());
+        let Stores { pods, claims, classes, namespaces, volumes } = &stores;
         let reclaim = reclaim.map(|settings| {
-            let caches = reclaim::Caches::beside(&pods, &claims);
+            let caches = reclaim::Caches::beside(pods, claims, classes);
             Reclaim::new(caches, writer.clone(), recorder.clone(), &registry, settings)
         });
         let provisioner = runs(Feature::Provisioner).then(|| {
@@ -154,8 +175,19 @@ impl Operator {
             let (writer, reader, recorder) = (writer.clone(), client.clone(), recorder.clone());
             Provisioner::new(caches, writer, reader, recorder, &registry, config.provisioner.settings())
         });
+        let releaser = runs(Feature::Releaser).then(|| {
+            let caches = releaser::Caches {
+                volumes: volumes.clone(),
+                claims: claims.clone(),
+                classes: classes.clone(),
+                namespaces: namespaces.clone(),
+            };
+            let settings = config.releaser.settings(config.namespace.as_deref());
+            let releaser = Releaser::new(caches, writer.clone(), recorder.clone(), &registry, settings);
+            if config.releaser.scrub { releaser.with_scrub(Scrub::new(&home)) } else { releaser }
+        });
         let ephemeral = runs(Feature::Ephemeral).then(|| {
-            let caches = Caches::beside(&pods, &claims);
+            let caches = Caches::beside(pods, claims, namespaces);
             Ephemeral::new(caches, writer, recorder, &registry, config.ephemeral.concurrency)
         });
         let reached = readiness.gate("the API server");
@@ -166,18 +198,18 @@ impl Operator {
             readiness,
             reached,
             namespace,
-            pods,
-            claims,
+            stores,
             ephemeral,
             reclaim,
             provisioner,
+            releaser,
             events: Some(events),
             fence,
             elector,
         })
     }
 
-    async fn run(mut self, stop: CancellationToken) {
+    async fn run(mut self, stop: CancellationToken) -> anyhow::Result<()> {
         let (elector, events) = (self.elector.take(), self.events.take());
         let told = CancellationToken::new();
         let act = async {
@@ -194,8 +226,8 @@ impl Operator {
             tell.spawn(events.run(told.clone()));
         }
         tokio::select! {
-            _ = async { tokio::join!(act, tell.join_all()) } => {}
-            () = self.watch() => {}
+            _ = async { tokio::join!(act, tell.join_all()) } => Ok(()),
+            error = self.watch() => Err(error),
         }
     }
 
@@ -208,15 +240,21 @@ impl Operator {
         let make = self.ephemeral.iter().map(|feature| feature.run(stopping.clone()));
         let free = self.reclaim.iter().map(|feature| feature.run(stopping.clone()));
         let provision = self.provisioner.iter().map(|feature| feature.run(stopping.clone()));
+        let release = self.releaser.iter().map(|feature| feature.run(stopping.clone()));
         tokio::select! {
-            _ = async { tokio::join!(join_all(make), join_all(free), join_all(provision)) } => {}
+            _ = async { tokio::join!(join_all(make), join_all(free), join_all(provision), join_all(release)) } => {}
             () = drained => tracing::warn!(deadline = ?DRAIN_DEADLINE, "work was still under way at the deadline and is cut off"),
         }
     }
 
-    /// Keeps the caches warm, whoever leads.
-    async fn watch(&self) {
+    /// Keeps the caches warm, whoever leads. Returns only if it is pointless to go on.
+    async fn watch(&self) -> anyhow::Error {
         let version = self.wait_for_server().await;
+        if let Some(releaser) = &self.releaser
+            && let Err(error) = releaser.check_rights().await
+        {
+            return anyhow::anyhow!("{error}");
+        }
         let watches = Watches {
             client: self.client.clone(),
             namespace: self.namespace.clone(),
@@ -224,23 +262,41 @@ impl Operator {
             readiness: self.readiness.clone(),
             registry: self.registry.clone(),
         };
-        let mut feeds = JoinSet::new();
-        feeds.spawn(watches.feed(&self.pods));
-        feeds.spawn(watches.feed(&self.claims));
-        if let Some(ephemeral) = &self.ephemeral {
-            let Caches { namespaces, quotas, .. } = ephemeral.caches();
-            feeds.spawn(watches.feed_namespaces(namespaces));
-            feeds.spawn(watches.feed(quotas));
-        }
-        if let Some(reclaim) = &self.reclaim {
-            let reclaim::Caches { classes, drivers, attachments, .. } = reclaim.caches();
-            feeds.spawn(watches.feed_cluster_scoped(classes));
-            feeds.spawn(watches.feed_cluster_scoped(drivers));
-            feeds.spawn(watches.feed_cluster_scoped(attachments));
-        }
+        let feeds = self.feeds(&watches);
         // Only now: from here on readiness waits for the caches.
         self.reached.open();
         feeds.join_all().await;
+        anyhow::anyhow!("all watches have ended")
+    }
+
+    /// One watch per kind that an enabled feature needs.
+    fn feeds(&self, watches: &Watches) -> JoinSet<()> {
+        let Self { stores, ephemeral, reclaim, provisioner, releaser, .. } = self;
+        let mut feeds = JoinSet::new();
+        feeds.spawn(watches.feed(&stores.claims));
+        if ephemeral.is_some() || provisioner.is_some() {
+            feeds.spawn(watches.feed(&stores.pods));
+        }
+        if ephemeral.is_some() || releaser.as_ref().is_some_and(Releaser::watches_namespaces) {
+            feeds.spawn(watches.feed_namespaces(&stores.namespaces));
+        }
+        if reclaim.is_some() || releaser.is_some() {
+            feeds.spawn(watches.feed_cluster_scoped(&stores.classes));
+        }
+        if releaser.is_some() {
+            feeds.spawn(watches.feed_cluster_scoped(&stores.volumes));
+        }
+        if let Some(scrub) = releaser.as_ref().and_then(Releaser::scrubs) {
+            feeds.spawn(watches.feed_labelled(scrub.namespace(), SCRUB, scrub.jobs()));
+        }
+        if let Some(ephemeral) = ephemeral {
+            feeds.spawn(watches.feed(&ephemeral.caches().quotas));
+        }
+        if let Some(reclaim) = reclaim {
+            feeds.spawn(watches.feed_cluster_scoped(&reclaim.caches().drivers));
+            feeds.spawn(watches.feed_cluster_scoped(&reclaim.caches().attachments));
+        }
+        feeds
     }
 
     /// An API server that is down or not yet up is waited for, however long it takes.

@@ -20,7 +20,7 @@ use crate::config::Config;
 
 #[derive(clap::Args)]
 pub(crate) struct WhyArguments {
-    /// What to explain: pod/NAME or pvc/NAME
+    /// What to explain: pod/NAME, pvc/NAME or pv/NAME
     #[arg(value_name = "KIND/NAME", required_unless_present = "file")]
     object: Option<Object>,
     /// Its namespace; that of the kubeconfig's context if absent
@@ -51,6 +51,7 @@ enum Output {
 enum Object {
     Pod(String),
     Claim(String),
+    Volume(String),
 }
 
 impl FromStr for Object {
@@ -63,7 +64,10 @@ impl FromStr for Object {
             Some(("pvc" | "claim" | "persistentvolumeclaim" | "persistentvolumeclaims", name)) => {
                 Ok(Self::Claim(name.to_owned()))
             }
-            Some((kind, _)) => Err(format!("nothing is decided about a `{kind}`; known: pod, pvc")),
+            Some(("pv" | "volume" | "persistentvolume" | "persistentvolumes", name)) => {
+                Ok(Self::Volume(name.to_owned()))
+            }
+            Some((kind, _)) => Err(format!("nothing is decided about a `{kind}`; known: pod, pvc, pv")),
         }
     }
 }
@@ -91,11 +95,16 @@ async fn explain(arguments: &WhyArguments) -> anyhow::Result<Vec<Account>> {
     // Nobody opens the fence: whoever asks why changes nothing.
     let reader = FencedClient::build(config, options, &Fence::new())?;
     let configuration = arguments.config.as_deref().map(Config::load).transpose()?.unwrap_or_default();
+    if let Some(Object::Volume(name)) = &arguments.object {
+        let settings = configuration.releaser.settings(configuration.namespace.as_deref());
+        let told = releaser::why::explain(&client, &settings, name).await.map_err(|error| unanswered(&error))?;
+        return told.map(|account| vec![account]).with_context(|| format!("there is no volume {name}"));
+    }
     let pods = match (&arguments.object, &arguments.file) {
         (Some(Object::Pod(name)), _) => vec![live_pod(&client, &namespace, name).await?],
         (Some(Object::Claim(name)), _) => pods_of_claim(&client, &namespace, name).await?,
         (None, Some(file)) => vec![pod_of_file(file, &namespace)?],
-        (None, None) => Vec::new(),
+        (Some(Object::Volume(_)), _) | (None, None) => Vec::new(),
     };
     let mut accounts = Vec::new();
     for pod in pods {

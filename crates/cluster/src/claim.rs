@@ -1,5 +1,7 @@
 //! Claims, as far as a decision reads them.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::{api::core::v1::PersistentVolumeClaim, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{Api, Client, Resource, api::ListParams};
 use serde::Deserialize;
@@ -17,6 +19,19 @@ pub struct Claim {
     pub owned_by_pod: bool,
     /// Whether somebody asked for its end.
     pub being_deleted: bool,
+    /// Whether it has no volume yet.
+    pub unbound: bool,
+    /// What it wants to become of its volume; most claims want nothing.
+    pub release_labels: Option<Box<ReleaseLabels>>,
+}
+
+/// What a claim's labels say about who releases its volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReleaseLabels {
+    /// Which claim it is.
+    pub uid: Box<str>,
+    /// The labels in the domains of the provisioner and of the releaser.
+    pub labels: BTreeMap<String, String>,
 }
 
 impl Claim {
@@ -32,13 +47,16 @@ impl Slim for Claim {
     type Wire = Wire;
     const KIND: &'static str = "persistentvolumeclaims";
 
-    fn from_wire(Wire { mut metadata }: Wire) -> Option<Self> {
+    fn from_wire(Wire { mut metadata, spec }: Wire) -> Option<Self> {
         let owner = meta::controller(&mut metadata);
+        let release_labels = metadata.labels.take().zip(metadata.uid.take());
         Some(Self {
             key: ObjectKey::new(&metadata.namespace?, &metadata.name?),
             owned_by_pod: owner.as_ref().is_some_and(|owner| owner.kind == "Pod" && owner.api_version == "v1"),
             owner: owner.map(|owner| owner.uid.into_boxed_str()),
             being_deleted: metadata.deletion_timestamp.is_some(),
+            unbound: spec.volume_name.is_none_or(|name| name.is_empty()),
+            release_labels: release_labels.map(|(labels, uid)| Box::new(ReleaseLabels { uid: uid.into(), labels })),
         })
     }
 
@@ -53,6 +71,14 @@ impl Slim for Claim {
 pub struct Wire {
     #[serde(deserialize_with = "meta::slim")]
     metadata: ObjectMeta,
+    #[serde(default)]
+    spec: WireSpec,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireSpec {
+    volume_name: Option<String>,
 }
 
 #[cfg(test)]

@@ -8,35 +8,22 @@ use serde::{
     de::{IgnoredAny, MapAccess, Visitor},
 };
 
+use crate::{class::CLASS_ANNOTATION, volume::BOUND_BY_CONTROLLER};
+
 /// Decodes the few fields of metadata that some decision reads and skips the rest while parsing. managedFields alone are
 /// often more than half of an object: they must not even be allocated.
 pub(crate) fn slim<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
-    let SlimMeta {
-        name,
-        namespace,
-        uid,
-        resource_version,
-        creation_timestamp,
-        deletion_timestamp,
-        owner_references,
-        annotations: OurAnnotations(annotations),
-    } = SlimMeta::deserialize(deserializer)?;
-    Ok(ObjectMeta {
-        name,
-        namespace,
-        uid,
-        resource_version,
-        creation_timestamp,
-        deletion_timestamp,
-        owner_references,
-        annotations: Some(annotations).filter(|annotations| !annotations.is_empty()),
-        ..ObjectMeta::default()
-    })
+    SlimMeta::<Ours>::deserialize(deserializer).map(SlimMeta::whole)
+}
+
+/// As [`slim`], with all labels: only for kinds whose labels anybody may select by.
+pub(crate) fn slim_with_labels<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    SlimMeta::<All>::deserialize(deserializer).map(SlimMeta::whole)
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct SlimMeta {
+struct SlimMeta<L: Default> {
     name: Option<String>,
     namespace: Option<String>,
     uid: Option<String>,
@@ -46,60 +33,100 @@ struct SlimMeta {
     deletion_timestamp: Option<Time>,
     owner_references: Option<Vec<OwnerReference>>,
     #[serde(default)]
-    annotations: OurAnnotations,
+    annotations: Ours,
+    #[serde(default)]
+    labels: L,
 }
 
-/// The domains of the annotations that some decision reads.
-const OUR_DOMAINS: [&str; 2] = ["claimkeeper.dev/", "dynamic-pvc-provisioner.kubernetes.io/"];
+impl<L: Default + Into<Option<Entries>>> SlimMeta<L> {
+    fn whole(self) -> ObjectMeta {
+        let Self {
+            name,
+            namespace,
+            uid,
+            resource_version,
+            creation_timestamp,
+            deletion_timestamp,
+            owner_references,
+            annotations,
+            labels,
+        } = self;
+        let (annotations, labels) = (annotations.into(), labels.into());
+        ObjectMeta {
+            name,
+            namespace,
+            uid,
+            resource_version,
+            creation_timestamp,
+            deletion_timestamp,
+            owner_references,
+            annotations,
+            labels,
+            ..ObjectMeta::default()
+        }
+    }
+}
 
-/// Annotations that concern us; others, such as the last applied configuration, can be as big as the object itself.
+type Entries = BTreeMap<String, String>;
+
+/// What the keys begin with that some decision reads.
+const OUR_PREFIXES: [&str; 5] = [
+    "claimkeeper.dev/",
+    "dynamic-pvc-provisioner.kubernetes.io/",
+    // Two spellings of the same domain are in use.
+    "reclaimable-pv-releaser",
+    BOUND_BY_CONTROLLER,
+    CLASS_ANNOTATION,
+];
+
+/// Labels or annotations that concern us; others, such as the last applied configuration, can be as big as the object itself.
 #[derive(Default)]
-struct OurAnnotations(BTreeMap<String, String>);
+struct Ours(Entries);
 
-impl<'de> Deserialize<'de> for OurAnnotations {
+impl From<Ours> for Option<Entries> {
+    fn from(Ours(entries): Ours) -> Self {
+        Some(entries).filter(|entries| !entries.is_empty())
+    }
+}
+
+/// All labels.
+#[derive(Default, Deserialize)]
+struct All(Option<Entries>);
+
+impl From<All> for Option<Entries> {
+    fn from(All(entries): All) -> Self {
+        entries
+    }
+}
+
+impl<'de> Deserialize<'de> for Ours {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Choose;
         impl<'de> Visitor<'de> for Choose {
-            type Value = OurAnnotations;
+            type Value = Ours;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("annotations")
+                f.write_str("labels or annotations")
             }
 
-            fn visit_unit<E>(self) -> Result<OurAnnotations, E> {
-                Ok(OurAnnotations::default())
+            fn visit_unit<E>(self) -> Result<Ours, E> {
+                Ok(Ours::default())
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<OurAnnotations, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Ours, A::Error> {
                 let mut chosen = BTreeMap::new();
                 while let Some(key) = map.next_key::<Cow<'de, str>>()? {
-                    if OUR_DOMAINS.iter().any(|domain| key.starts_with(domain)) {
+                    if OUR_PREFIXES.iter().any(|prefix| key.starts_with(prefix)) {
                         chosen.insert(key.into_owned(), map.next_value()?);
                     } else {
                         map.next_value::<IgnoredAny>()?;
                     }
                 }
-                Ok(OurAnnotations(chosen))
+                Ok(Ours(chosen))
             }
         }
         deserializer.deserialize_any(Choose)
     }
-}
-
-/// As [`slim`], with the labels: only for kinds of which there are few.
-pub(crate) fn slim_with_labels<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
-    let LabelledMeta { name, namespace, uid, resource_version, labels } = LabelledMeta::deserialize(deserializer)?;
-    Ok(ObjectMeta { name, namespace, uid, resource_version, labels, ..ObjectMeta::default() })
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct LabelledMeta {
-    name: Option<String>,
-    namespace: Option<String>,
-    uid: Option<String>,
-    resource_version: Option<String>,
-    labels: Option<BTreeMap<String, String>>,
 }
 
 /// The owner that is marked as the controller: the only one that counts.

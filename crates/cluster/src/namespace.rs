@@ -1,6 +1,8 @@
 //! Namespaces, as far as a decision reads them.
 
-use k8s_openapi::{api::core::v1::Namespace as FullNamespace, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use k8s_openapi::{
+    api::core::v1::Namespace as FullNamespace, apimachinery::pkg::apis::meta::v1::ObjectMeta, jiff::Timestamp,
+};
 use kube::Resource;
 use serde::Deserialize;
 
@@ -19,6 +21,10 @@ pub struct Namespace {
     pub key: ObjectKey,
     /// Whether its label [`EPHEMERAL_VOLUMES`] says [`DENY`].
     pub denies_ephemeral_volumes: bool,
+    /// When it was made: one of the same name that is newer may be another tenant's.
+    pub created: Timestamp,
+    /// Whether somebody asked for its end.
+    pub being_deleted: bool,
 }
 
 impl Slim for Namespace {
@@ -28,7 +34,12 @@ impl Slim for Namespace {
     fn from_wire(Wire { metadata }: Wire) -> Option<Self> {
         let label = metadata.labels.as_ref().and_then(|labels| labels.get(EPHEMERAL_VOLUMES));
         let denies_ephemeral_volumes = label.is_some_and(|value| value == DENY);
-        Some(Self { key: ObjectKey::new("", &metadata.name?), denies_ephemeral_volumes })
+        Some(Self {
+            key: ObjectKey::new("", &metadata.name?),
+            denies_ephemeral_volumes,
+            created: metadata.creation_timestamp.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+            being_deleted: metadata.deletion_timestamp.is_some(),
+        })
     }
 
     fn key(&self) -> &ObjectKey {
@@ -40,7 +51,7 @@ impl Slim for Namespace {
 #[derive(Debug, Clone, Deserialize, Resource)]
 #[resource(inherit = FullNamespace)]
 pub struct Wire {
-    #[serde(deserialize_with = "meta::slim_with_labels")]
+    #[serde(deserialize_with = "meta::slim")]
     metadata: ObjectMeta,
 }
 

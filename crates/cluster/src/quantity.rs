@@ -25,6 +25,14 @@ impl FromStr for Quantity {
     }
 }
 
+impl Quantity {
+    /// The amount without what is behind the point.
+    #[must_use]
+    pub fn whole(self) -> i128 {
+        self.billionths / 10_i128.pow(PLACES.unsigned_abs())
+    }
+}
+
 fn parse(text: &str) -> Option<i128> {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
@@ -114,6 +122,13 @@ mod tests {
     fn amounts_are_compared_by_size_not_by_letters() {
         let ascending = ["-5", "0", "1n", "999m", "1", "9", "10", "1k", "1Ki", "2000M", "2Gi", "1Ti", "8Ei"];
         assert!(ascending.map(quantity).is_sorted_by(|one, other| one < other));
+    }
+
+    #[test]
+    fn an_amount_of_bytes_can_be_written_again() {
+        for (text, whole) in [("1Gi", 1 << 30), ("1500m", 1), ("999m", 0), ("2E2", 200)] {
+            assert_eq!(quantity(text).whole(), whole, "{text}");
+        }
     }
 
     #[test]

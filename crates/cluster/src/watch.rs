@@ -59,7 +59,7 @@ impl Watches {
             Some(namespace) => Api::namespaced(self.client.clone(), namespace),
             None => Api::all(self.client.clone()),
         };
-        self.keep_feeding(api, None, store)
+        self.keep_feeding(api, Selection::default(), store)
     }
 
     /// Feeds a store of what lives in no namespace, until the returned future is dropped.
@@ -68,19 +68,36 @@ impl Watches {
         T: Slim,
         T::Wire: Resource<Scope = ClusterResourceScope>,
     {
-        self.keep_feeding(Api::all(self.client.clone()), None, store)
+        self.keep_feeding(Api::all(self.client.clone()), Selection::default(), store)
     }
 
     /// Feeds the store of the namespaces that are looked at, until the returned future is dropped.
     pub fn feed_namespaces(&self, store: &Store<Namespace>) -> impl Future<Output = ()> + Send + 'static {
         let only = self.namespace.as_ref().map(|name| format!("metadata.name={name}"));
-        self.keep_feeding(Api::all(self.client.clone()), only, store)
+        let selection = Selection { fields: only, ..Selection::default() };
+        self.keep_feeding(Api::all(self.client.clone()), selection, store)
+    }
+
+    /// Feeds a store of what carries a label in one namespace, whichever is looked at otherwise, until the returned future is
+    /// dropped.
+    pub fn feed_labelled<T>(
+        &self,
+        namespace: &str,
+        label: &str,
+        store: &Store<T>,
+    ) -> impl Future<Output = ()> + Send + 'static
+    where
+        T: Slim,
+        T::Wire: Resource<Scope = NamespaceResourceScope>,
+    {
+        let selection = Selection { labels: Some(label.to_owned()), ..Selection::default() };
+        self.keep_feeding(Api::namespaced(self.client.clone(), namespace), selection, store)
     }
 
     fn keep_feeding<T: Slim>(
         &self,
         api: Api<T::Wire>,
-        fields: Option<String>,
+        selection: Selection,
         store: &Store<T>,
     ) -> impl Future<Output = ()> + Send + 'static {
         let gate = self.readiness.gate(format!("the cache of {}", T::KIND));
@@ -89,7 +106,7 @@ impl Watches {
         async move {
             loop {
                 metrics.list_modes.with(&[T::KIND, mode.name()]).increment();
-                let config = configure(mode, fields.as_deref());
+                let config = configure(mode, &selection);
                 let refused = watch_until_refused(api.clone(), mode, config, &store, &metrics, || gate.open()).await;
                 tracing::warn!(
                     kind = T::KIND,
@@ -102,9 +119,17 @@ impl Watches {
     }
 }
 
-fn configure(mode: ListMode, fields: Option<&str>) -> watcher::Config {
+/// Which objects of a kind are looked at; all of them by default.
+#[derive(Default)]
+struct Selection {
+    fields: Option<String>,
+    labels: Option<String>,
+}
+
+fn configure(mode: ListMode, Selection { fields, labels }: &Selection) -> watcher::Config {
     let config = watcher::Config::default().timeout(WATCH_SECONDS).page_size(PAGE_SIZE);
-    let config = fields.into_iter().fold(config, watcher::Config::fields);
+    let config = fields.iter().fold(config, |config, fields| config.fields(fields));
+    let config = labels.iter().fold(config, |config, labels| config.labels(labels));
     match mode {
         ListMode::Streamed => config.streaming_lists(),
         ListMode::Paged => config,

@@ -34,6 +34,8 @@ fn claim() -> impl Strategy<Value = Claim> {
         owner: owner.map(|owner| format!("uid{owner}").into()),
         owned_by_pod: owner.is_some(),
         being_deleted,
+        unbound: false,
+        release_labels: None,
     })
 }
 
@@ -133,6 +135,14 @@ fn a_dropped_subscription_hears_nothing_more() {
     let store = Store::new(vec![interesting], vec![]);
     let (believed, subscription) = listen(&store);
     drop(subscription);
-    store.apply(Claim { key: ObjectKey::new("ci", "late"), owner: None, owned_by_pod: false, being_deleted: false });
+    let late = Claim {
+        key: ObjectKey::new("ci", "late"),
+        owner: None,
+        owned_by_pod: false,
+        being_deleted: false,
+        unbound: false,
+        release_labels: None,
+    };
+    store.apply(late);
     assert!(believed.lock().is_empty());
 }

@@ -54,9 +54,9 @@ pub struct Caches {
 impl Caches {
     /// Those of the feature alone, besides the ones that it shares with others.
     #[must_use]
-    pub fn beside(pods: &Store<Pod>, claims: &Store<Claim>) -> Self {
-        let (namespaces, quotas) = (Store::new(vec![|_| true], vec![]), Store::new(vec![|_| true], vec![]));
-        Self { pods: pods.clone(), claims: claims.clone(), namespaces, quotas }
+    pub fn beside(pods: &Store<Pod>, claims: &Store<Claim>, namespaces: &Store<Namespace>) -> Self {
+        let quotas = Store::new(vec![|_| true], vec![]);
+        Self { pods: pods.clone(), claims: claims.clone(), namespaces: namespaces.clone(), quotas }
     }
 
     async fn synced(&self) {

@@ -165,7 +165,14 @@ mod tests {
     fn seen(claim: Option<(Option<&str>, bool)>) -> Observation {
         let claim = claim.map(|(owner, being_deleted)| {
             let key = ObjectKey::new("ci", "build-scratch");
-            Arc::new(Claim { key, owner: owner.map(Into::into), owned_by_pod: owner.is_some(), being_deleted })
+            Arc::new(Claim {
+                key,
+                owner: owner.map(Into::into),
+                owned_by_pod: owner.is_some(),
+                being_deleted,
+                unbound: true,
+                release_labels: None,
+            })
         });
         Observation {
             pod: pod(false, Phase::Active),
@@ -183,7 +190,12 @@ mod tests {
     }
 
     fn namespace(denies_ephemeral_volumes: bool) -> Arc<Namespace> {
-        Arc::new(Namespace { key: ObjectKey::new("", "ci"), denies_ephemeral_volumes })
+        Arc::new(Namespace {
+            key: ObjectKey::new("", "ci"),
+            denies_ephemeral_volumes,
+            created: Timestamp::UNIX_EPOCH,
+            being_deleted: false,
+        })
     }
 
     fn denied(claim: Option<(Option<&str>, bool)>) -> Observation {

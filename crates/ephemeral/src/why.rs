@@ -49,7 +49,7 @@ pub async fn explain_reclaim(client: FencedClient, settings: Settings, pod: &Arc
     }
     let (all, namespace) = (Client::clone(&client), pod.key.namespace());
     let pods = Store::new(vec![|_| true], INDEXES_OF_PODS.into());
-    let caches = Caches::beside(&pods, &Store::new(vec![|_| true], vec![]));
+    let caches = Caches::beside(&pods, &Store::new(vec![|_| true], vec![]), &Store::new(vec![|_| true], vec![]));
     tokio::try_join!(
         fill(&caches.pods, Api::namespaced(all.clone(), namespace)),
         fill(&caches.claims, Api::namespaced(all.clone(), namespace)),

@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer, de};
 pub(crate) enum Feature {
     Ephemeral,
     Provisioner,
+    Releaser,
 }
 
 /// A name that belongs to no feature.
@@ -17,13 +18,14 @@ pub(crate) enum Feature {
 pub(crate) struct UnknownFeature(String);
 
 impl Feature {
-    const ALL: [Self; 2] = [Self::Ephemeral, Self::Provisioner];
+    const ALL: [Self; 3] = [Self::Ephemeral, Self::Provisioner, Self::Releaser];
 
     /// The name in flags, configuration, logs and metrics.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Ephemeral => "ephemeral",
             Self::Provisioner => "provisioner",
+            Self::Releaser => "releaser",
         }
     }
 

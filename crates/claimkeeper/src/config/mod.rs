@@ -2,7 +2,9 @@
 
 mod error;
 mod feature;
+mod label;
 pub(crate) mod provisioner;
+pub(crate) mod releaser;
 mod seconds;
 
 use std::{fs, net::SocketAddr, path::Path};
@@ -31,6 +33,7 @@ pub(crate) struct Config {
     pub log: Log,
     pub ephemeral: Ephemeral,
     pub provisioner: provisioner::Provisioner,
+    pub releaser: releaser::Releaser,
 }
 
 /// Who of several replicas acts.
@@ -156,12 +159,33 @@ impl Config {
         Ok(config)
     }
 
+    /// What an administrator should have decided knowingly, about the features that run.
+    pub(crate) fn warnings(&self) -> Vec<(Feature, String)> {
+        let runs = |feature| self.features.contains(&feature);
+        let mut warnings = Vec::new();
+        if runs(Feature::Provisioner) {
+            let told = self.provisioner.warnings().into_iter();
+            warnings.extend(told.map(|warning| (Feature::Provisioner, warning.to_owned())));
+        }
+        let (made, released) = (&self.provisioner.controller_id, &self.releaser.controller_id);
+        if runs(Feature::Provisioner) && runs(Feature::Releaser) && made != released {
+            let warning = format!(
+                "releaser.controllerId is `{released}`, but provisioner.controllerId is `{made}`: the volumes of the claims that \
+                 the provisioner makes are not released"
+            );
+            warnings.push((Feature::Releaser, warning));
+        }
+        warnings
+    }
+
     /// What the types alone do not tell.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         logging::check_level(&self.log.level).map_err(|error| ConfigError::value("log.level", &error))?;
         check_concurrency("ephemeral.concurrency", self.ephemeral.concurrency)?;
         check_concurrency("provisioner.concurrency", self.provisioner.concurrency)?;
         self.provisioner.check()?;
+        check_concurrency("releaser.concurrency", self.releaser.concurrency)?;
+        self.releaser.check()?;
         for plugin in &self.ephemeral.reclaim_without_attach {
             check_plugin(plugin)?;
         }
@@ -296,7 +320,11 @@ mod tests {
 
     #[test]
     fn the_configuration_of_every_documented_feature_is_valid() {
-        for page in [include_str!("../../../../docs/ephemeral.md"), include_str!("../../../../docs/provisioner.md")] {
+        for page in [
+            include_str!("../../../../docs/ephemeral.md"),
+            include_str!("../../../../docs/provisioner.md"),
+            include_str!("../../../../docs/releaser.md"),
+        ] {
             let configurations: Vec<&str> =
                 documented(page).into_iter().filter(|block| block.starts_with("features:")).collect();
             assert!(!configurations.is_empty());

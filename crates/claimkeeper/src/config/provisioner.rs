@@ -7,7 +7,7 @@ use provisioner::{
 };
 use serde::{Deserialize, Deserializer, de};
 
-use super::ConfigError;
+use super::{ConfigError, label};
 
 /// What can be configured of it.
 #[derive(Debug, Deserialize)]
@@ -62,23 +62,9 @@ pub(crate) enum Authorize {
     None,
 }
 
-/// Kubernetes' limit for the value of a label.
-const LONGEST_LABEL: usize = 63;
-
 impl Provisioner {
     pub(super) fn check(&self) -> Result<(), ConfigError> {
-        let id = &self.controller_id;
-        let inner = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        let outer = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
-        let valid = id.chars().all(inner) && outer(id.chars().next()) && outer(id.chars().last());
-        if valid && id.len() <= LONGEST_LABEL {
-            return Ok(());
-        }
-        let wrong = format!(
-            "`{id}` cannot be the value of a label: up to {LONGEST_LABEL} letters, digits, dots, dashes and underscores, \
-             the first and the last a letter or a digit"
-        );
-        Err(ConfigError::value("provisioner.controllerId", &wrong))
+        label::check("provisioner.controllerId", &self.controller_id)
     }
 
     /// What the feature is told.

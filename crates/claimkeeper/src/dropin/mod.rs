@@ -2,7 +2,7 @@
 //! that a Deployment changes its image and nothing else.
 //!
 //! The name is the file's (`/usr/bin/dynamic-pvc-provisioner`, where its chart looks for it: a link to our binary) or the first
-//! argument (`claimkeeper dynamic-pvc-provisioner …`). From there on everything is the original's: Go's flags and klog's lines,
+//! argument (`claimkeeper reclaimable-pv-releaser …`). From there on everything is the original's: Go's flags and klog's lines,
 //! exit code 2 for a command line that is wrong, 255 behind a last line of severity `F` for everything else that is fatal.
 
 mod flags;
@@ -20,12 +20,27 @@ use self::{
 use crate::run;
 
 /// The programs that we stand in for.
-const NAMES: [&str; 1] = ["dynamic-pvc-provisioner"];
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Program {
+    Provisioner,
+    Releaser,
+}
+
+impl Program {
+    const ALL: [Self; 2] = [Self::Provisioner, Self::Releaser];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Provisioner => "dynamic-pvc-provisioner",
+            Self::Releaser => "reclaimable-pv-releaser",
+        }
+    }
+}
 
 /// One run in the place of another program.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Invocation {
-    program: &'static str,
+    program: Program,
     arguments: Vec<String>,
 }
 
@@ -34,7 +49,7 @@ impl Invocation {
     pub(crate) fn requested(command_line: impl IntoIterator<Item = OsString>) -> Option<Self> {
         let known = |word: OsString| {
             let name = Path::new(&word).file_name()?.to_str()?;
-            NAMES.into_iter().find(|known| *known == name)
+            Program::ALL.into_iter().find(|known| known.name() == name)
         };
         let mut words = command_line.into_iter();
         let program = known(words.next()?).or_else(|| known(words.next()?))?;
@@ -65,7 +80,7 @@ impl Invocation {
         let klog = match start_klog(&settings.klog) {
             Ok(klog) => klog,
             Err(error) => {
-                eprintln!("{}: {error}", self.program);
+                eprintln!("{}: {error}", self.program.name());
                 return ExitCode::FAILURE;
             }
         };
@@ -81,6 +96,9 @@ impl Invocation {
 
 fn operate(settings: &DropIn) -> anyhow::Result<()> {
     let config = settings.config()?;
+    for warning in settings.warnings() {
+        tracing::warn!("{warning}");
+    }
     run::run_logged(config, settings.kubeconfig.as_deref())
 }
 

@@ -1,18 +1,21 @@
-//! The flags of `dynamic-pvc-provisioner`, and what they mean for us.
+//! The flags of `dynamic-pvc-provisioner` and `reclaimable-pv-releaser`, and what they mean for us.
 
 use std::path::PathBuf;
 
 use anyhow::{anyhow, bail};
 use platform::logging::KlogOptions;
 use provisioner::request::Enabling;
+use releaser::{Rights, policy::MANAGED_BY_IN_CODE};
 
 use super::{
+    Program,
     flags::{self, Flag, Stop},
     klog,
 };
 use crate::config::{
     Admin, Config, Feature, LeaderElection, Seconds,
     provisioner::{Authorize, Provisioner, TemplateRules},
+    releaser::Releaser,
 };
 
 /// What the command line asks for.
@@ -27,10 +30,13 @@ pub(super) enum Request {
 /// The original's settings.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct DropIn {
-    /// The value of the label `dynamic-pvc-provisioner.kubernetes.io/managed-by`.
+    program: Program,
+    /// The value of the labels on claims and volumes.
     pub(super) controller_id: String,
-    /// The one namespace that is looked after; all of them if empty.
+    /// The one namespace that the provisioner looks after; all of them if empty.
     pub(super) namespace: String,
+    /// Whether the releaser leaves volumes without its label.
+    pub(super) disable_automatic_association: bool,
     pub(super) lease_lock_name: String,
     /// Where the Lease is; in `namespace` if empty.
     pub(super) lease_lock_namespace: String,
@@ -48,24 +54,29 @@ impl AsMut<KlogOptions> for DropIn {
 }
 
 impl DropIn {
-    fn new(program: &str) -> Self {
+    fn new(program: Program) -> Self {
         Self {
+            program,
             controller_id: String::new(),
             namespace: String::new(),
+            disable_automatic_association: false,
             lease_lock_name: String::new(),
             lease_lock_namespace: String::new(),
             lease_lock_id: random_uuid(),
             kubeconfig: None,
-            klog: KlogOptions::new(program),
+            klog: KlogOptions::new(program.name()),
         }
     }
 
     /// Reads a command line without the program's name.
-    pub(super) fn parse(program: &str, arguments: &[String]) -> Result<Request, Stop> {
+    pub(super) fn parse(program: Program, arguments: &[String]) -> Result<Request, Stop> {
         let mut settings = Self::new(program);
         let mut flags = own_flags();
+        if program == Program::Releaser {
+            flags.push(association_flag());
+        }
         flags.extend(klog::flags());
-        let words = flags::parse(program, &flags, &mut settings, arguments)?;
+        let words = flags::parse(program.name(), &flags, &mut settings, arguments)?;
         // Any other words are ignored, by the original too.
         Ok(if words == ["version"] { Request::Version } else { Request::Run(Box::new(settings)) })
     }
@@ -83,34 +94,61 @@ impl DropIn {
         let Some(lease_namespace) = lease_namespace else {
             bail!("unable to get lease lock resource namespace (missing lease-lock-namespace flag).");
         };
-        let config = Config {
-            features: vec![Feature::Provisioner],
-            namespace: Some(namespace.clone()).filter(|namespace| !namespace.is_empty()),
-            leader_election: LeaderElection {
-                enabled: true,
-                name: lease_lock_name.clone(),
-                namespace: Some(lease_namespace.clone()),
-                identity: Some(lease_lock_id.clone()),
-                // The original's, so that replicas of both agree on when a leader is gone.
-                lease_duration: Seconds::new(60),
-                renew_deadline: Seconds::new(15),
-                retry_period: Seconds::new(5),
-            },
-            // The original has no port, so ours must not get into anybody's way: any free one, and not for other machines.
-            // The log says which; `kubectl port-forward` reaches it.
-            admin: Admin { listen: ([127, 0, 0, 1], 0).into() },
-            // What the original does, safe or not: it is what its users have.
-            provisioner: Provisioner {
-                controller_id: controller_id.clone(),
-                template: TemplateRules::Seed,
-                authorize: Authorize::None,
-                enabling: Enabling::AsGo,
-                ..Provisioner::default()
-            },
-            ..Config::default()
+        let leader_election = LeaderElection {
+            enabled: true,
+            name: lease_lock_name.clone(),
+            namespace: Some(lease_namespace.clone()),
+            identity: Some(lease_lock_id.clone()),
+            // The original's, so that replicas of both agree on when a leader is gone.
+            lease_duration: Seconds::new(60),
+            renew_deadline: Seconds::new(15),
+            retry_period: Seconds::new(5),
         };
+        // The original has no port, so ours must not get into anybody's way: any free one, and not for other machines. The
+        // log says which; `kubectl port-forward` reaches it.
+        let admin = Admin { listen: ([127, 0, 0, 1], 0).into() };
+        let config = Config { leader_election, admin, ..self.feature() };
         config.check().map_err(|error| anyhow!("{error}"))?;
         Ok(config)
+    }
+
+    /// What the original does, safe or not: it is what its users have.
+    fn feature(&self) -> Config {
+        let controller_id = self.controller_id.clone();
+        match self.program {
+            Program::Provisioner => Config {
+                features: vec![Feature::Provisioner],
+                namespace: Some(self.namespace.clone()).filter(|namespace| !namespace.is_empty()),
+                provisioner: Provisioner {
+                    controller_id,
+                    template: TemplateRules::Seed,
+                    authorize: Authorize::None,
+                    enabling: Enabling::AsGo,
+                    ..Provisioner::default()
+                },
+                ..Config::default()
+            },
+            Program::Releaser => Config {
+                features: vec![Feature::Releaser],
+                releaser: Releaser {
+                    controller_id,
+                    automatic_association: !self.disable_automatic_association,
+                    // A replica of the original finds only what it spells itself.
+                    association_label: MANAGED_BY_IN_CODE,
+                    rights: Rights::Originals,
+                    ..Releaser::default()
+                },
+                ..Config::default()
+            },
+        }
+    }
+
+    /// What somebody may have expected otherwise.
+    pub(super) fn warnings(&self) -> Vec<&'static str> {
+        let ignored = self.program == Program::Releaser && !self.namespace.is_empty();
+        let namespace = "-namespace is only where the Lease is by default: volumes belong to no namespace, and those of all \
+                         namespaces are looked after";
+        ignored.then_some(namespace).into_iter().collect()
     }
 }
 
@@ -140,6 +178,12 @@ fn own_flags() -> Vec<Flag<DropIn>> {
             |settings, value| value.clone_into(&mut settings.lease_lock_namespace),
         ),
     ]
+}
+
+fn association_flag() -> Flag<DropIn> {
+    Flag::switch("disable-automatic-association", "disable automatic PV association", |settings, value| {
+        settings.disable_automatic_association = value;
+    })
 }
 
 /// A UUID of version 4, as the original's replicas call themselves.

@@ -6,13 +6,14 @@ use super::*;
 
 const PROVISIONER: &str = "dynamic-pvc-provisioner";
 const USAGE: &str = include_str!("dynamic-pvc-provisioner.usage.txt");
+const USAGE_OF_RELEASER: &str = include_str!("reclaimable-pv-releaser.usage.txt");
 
 fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
 fn parse(line: &str) -> Result<Request, Stop> {
-    DropIn::parse(PROVISIONER, &words(line))
+    DropIn::parse(Program::Provisioner, &words(line))
 }
 
 #[track_caller]
@@ -34,7 +35,7 @@ fn klog_defaults() -> KlogOptions {
 #[test]
 fn the_name_is_the_files_or_the_first_argument() {
     let requested = |line: &str| Invocation::requested(words(line).into_iter().map(OsString::from));
-    let expected = Some(Invocation { program: PROVISIONER, arguments: words("-v 2 version") });
+    let expected = Some(Invocation { program: Program::Provisioner, arguments: words("-v 2 version") });
     for line in [
         "dynamic-pvc-provisioner -v 2 version",
         "/usr/local/bin/dynamic-pvc-provisioner -v 2 version",
@@ -219,4 +220,39 @@ fn what_is_missing_is_fatal_in_the_words_of_the_original() {
     ] {
         assert_eq!(run(line).config().unwrap_err().to_string(), sentence, "{line}");
     }
+}
+
+#[track_caller]
+fn releaser(line: &str) -> DropIn {
+    match DropIn::parse(Program::Releaser, &words(line)) {
+        Ok(Request::Run(settings)) => *settings,
+        other => panic!("{line}: {other:?}"),
+    }
+}
+
+#[test]
+fn the_releasers_usage_is_the_documented_one_to_the_letter() {
+    let stop = DropIn::parse(Program::Releaser, &words("-h")).unwrap_err();
+    assert_eq!(stop, Stop::Help(USAGE_OF_RELEASER.to_owned()));
+    let requested = Invocation::requested(words("/usr/bin/reclaimable-pv-releaser -h").into_iter().map(OsString::from));
+    assert_eq!(requested, Some(Invocation { program: Program::Releaser, arguments: words("-h") }));
+    let provisioners = parse("-disable-automatic-association").unwrap_err();
+    assert!(matches!(provisioners, Stop::Wrong(text) if text.starts_with("flag provided but not defined: ")));
+}
+
+#[test]
+fn the_releaser_looks_after_all_namespaces_wherever_its_lease_is() {
+    let line = "-controller-id ci -lease-lock-name lock -lease-lock-namespace default";
+    let config = releaser(line).config().unwrap();
+    assert_eq!((config.features, config.namespace), (vec![crate::config::Feature::Releaser], None));
+    assert!(config.releaser.automatic_association);
+    assert_eq!(config.releaser.controller_id, "ci");
+    assert_eq!(config.releaser.association_label, "reclaimable-pv-releaser/managed-by");
+    assert!(releaser(line).warnings().is_empty());
+
+    let settings = releaser("-controller-id ci -lease-lock-name lock -namespace ns -disable-automatic-association");
+    let config = settings.config().unwrap();
+    assert_eq!((config.leader_election.namespace.as_deref(), config.namespace), (Some("ns"), None));
+    assert!(!config.releaser.automatic_association);
+    assert!(settings.warnings()[0].starts_with("-namespace is only where the Lease is"));
 }

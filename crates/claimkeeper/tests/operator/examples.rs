@@ -21,23 +21,28 @@ const JENKINS: Example = Example("jenkins-kubernetes-plugin-with-build-cache");
 const GITLAB: Example = Example("gitlab-runner-with-build-cache");
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_jenkins_build_gets_a_volume_that_the_next_one_can_have() -> Result<()> {
+async fn every_jenkins_build_gets_a_volume_and_the_next_one_has_it_after() -> Result<()> {
     let cluster = testbed::shared().await?;
     let (home, _operator) = JENKINS.install(cluster, &["rbac.yaml", "storage.yaml"]).await?;
     let volumes: Api<PersistentVolume> = Api::all(home.cluster.admin().await?);
     let build = JENKINS.read("Jenkinsfile")?;
     let (first, second) = (jenkins_pod(&build)?, jenkins_pod(&build)?);
     let (first, second) = tokio::try_join!(run(&home, "build-cache", first), run(&home, "build-cache", second))?;
-    let mut used = [first.volume, second.volume];
-    used.sort();
+    let mut used = [&*first.volume, &*second.volume];
+    used.sort_unstable();
     assert_eq!(used, ["build-cache-1", "build-cache-2"]);
 
-    for pod in [first.pod, second.pod] {
+    home.pods.delete(&first.pod.name_any(), &DeleteParams::default().grace_period(0)).await?;
+    until_phase(&volumes, &first.volume, "Released").await?;
+    let next = run(&home, "build-cache", jenkins_pod(&build)?).await?;
+    assert_eq!(next.volume, first.volume);
+    let annotations = volumes.get(&next.volume).await?.metadata.annotations.unwrap_or_default();
+    let previous = annotations.get("claimkeeper.dev/previous-claim").context("nobody had it")?;
+    assert!(previous.contains(&first.claim), "{previous}");
+    for pod in [second.pod, next.pod] {
         home.pods.delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await?;
     }
-    until_phase(&volumes, "build-cache-1", "Released").await?;
-    home.run_as_administrator(&JENKINS.command("kubectl patch pv")?).await?;
-    until_phase(&volumes, "build-cache-1", "Available").await
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -95,18 +100,12 @@ impl Example {
         let operator = home.install("claimkeeper", &values, config).await?.start().await?;
         Ok((home, operator))
     }
-
-    /// The command in the README that starts like this.
-    fn command(&self, start: &str) -> Result<String> {
-        let readme = self.read("README.md")?;
-        let command = readme.lines().find(|line| line.starts_with(start));
-        command.map(str::to_owned).with_context(|| format!("the README has no command {start:?}"))
-    }
 }
 
-/// A pod that runs, and the volume of its claim.
+/// A pod that runs, its claim and the claim's volume.
 struct Build {
     pod: Pod,
+    claim: String,
     volume: String,
 }
 
@@ -127,8 +126,9 @@ async fn run(home: &Home, volume: &str, pod: Value) -> Result<Build> {
     let claim = home.claims.get(&claim).await?;
     let owners: Vec<String> = claim.owner_references().iter().map(|owner| owner.uid.clone()).collect();
     assert_eq!(owners, Vec::from_iter(pod.uid()), "the pod owns its claim");
+    let name = claim.name_any();
     let volume = claim.spec.and_then(|spec| spec.volume_name).context("the claim is not bound")?;
-    Ok(Build { pod, volume })
+    Ok(Build { pod, claim: name, volume })
 }
 
 async fn until_phase(volumes: &Api<PersistentVolume>, name: &str, wanted: &str) -> Result<()> {

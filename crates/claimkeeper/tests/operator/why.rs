@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::home::{BINARY, Home, file};
 
 impl Home {
-    fn why(&self, arguments: &[&str]) -> (i32, String) {
+    pub(crate) fn why(&self, arguments: &[&str]) -> (i32, String) {
         let mut command = Command::new(BINARY);
         command.arg("why").args(arguments).arg("--kubeconfig").arg(self.cluster.admin_kubeconfig());
         let output = command.args(["--namespace", &self.namespace]).output().unwrap();
@@ -77,7 +77,7 @@ async fn what_cannot_be_explained_is_said_in_one_line() -> Result<()> {
     let service = file(&directory, "service.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n");
     let (code, error) = home.why(&["-f", service.to_str().unwrap()]);
     assert!(code == 1 && error.ends_with("service.yaml is not the manifest of a Pod (apiVersion v1)\n"), "{error}");
-    for (object, part) in [("service/web", "known: pod, pvc"), ("web", "KIND/NAME")] {
+    for (object, part) in [("service/web", "known: pod, pvc, pv"), ("web", "KIND/NAME")] {
         let (code, error) = home.why(&[object]);
         assert!(code == 2 && error.contains(part), "{error}");
     }

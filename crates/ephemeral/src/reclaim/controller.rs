@@ -75,13 +75,13 @@ pub struct Caches {
 }
 
 impl Caches {
-    /// The stores of reclaim besides those of the rest of the feature.
+    /// Those of reclaim alone, besides the ones that it shares with others.
     #[must_use]
-    pub fn beside(pods: &Store<Pod>, claims: &Store<Claim>) -> Self {
+    pub fn beside(pods: &Store<Pod>, claims: &Store<Claim>, classes: &Store<Class>) -> Self {
         Self {
             pods: pods.clone(),
             claims: claims.clone(),
-            classes: Store::new(vec![|_| true], vec![]),
+            classes: classes.clone(),
             drivers: Store::new(vec![|_| true], vec![]),
             attachments: Store::new(vec![|_| true], vec![BY_VOLUME]),
         }

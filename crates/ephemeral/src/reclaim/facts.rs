@@ -2,16 +2,13 @@
 
 use std::borrow::Cow;
 
-use cluster::{ObjectKey, pod::EphemeralVolume};
+use cluster::{ObjectKey, class::CLASS_ANNOTATION, pod::EphemeralVolume};
 use k8s_openapi::{
     api::core::v1::{Node as FullNode, PersistentVolume, PersistentVolumeClaim},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
 use kube::Resource;
 use serde::{Deserialize, de::IgnoredAny};
-
-/// The predecessor of `storageClassName`. Where it is set it still counts, and before the field.
-const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
 
 const LOCAL_VOLUME: &str = "kubernetes.io/local-volume";
 const HOST_PATH: &str = "kubernetes.io/host-path";

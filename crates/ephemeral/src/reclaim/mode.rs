@@ -1,7 +1,10 @@
 //! What becomes of the claims of ended pods: the configuration's word, and the class's.
 
-use cluster::{Class, Store, class::RECLAIM_COMPLETED};
+use cluster::{Class, Store};
 use serde::Deserialize;
+
+/// The annotation by which an administrator says what becomes of the claims of ended pods.
+pub(super) const RECLAIM_COMPLETED: &str = "claimkeeper.dev/reclaim-completed";
 
 /// What is done about a claim that nobody needs any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +42,7 @@ pub(super) struct UnknownMode(Box<str>);
 impl Mode {
     /// The mode of a class; none if it leaves it to the configuration.
     pub(super) fn of(class: &Class) -> Result<Option<Self>, UnknownMode> {
-        match class.reclaim_completed.as_deref() {
+        match class.annotations.get(RECLAIM_COMPLETED).map(String::as_str) {
             None => Ok(None),
             Some("off") => Ok(Some(Self::Off)),
             Some("report") => Ok(Some(Self::Report)),
@@ -78,8 +81,13 @@ mod tests {
     use super::*;
 
     fn class(annotation: Option<&str>) -> Class {
-        let key = ObjectKey::new("", "fast");
-        Class { key, uid: "u1".into(), reclaim_completed: annotation.map(Into::into) }
+        Class {
+            key: ObjectKey::new("", "fast"),
+            uid: "u1".into(),
+            annotations: annotation.map(|value| (RECLAIM_COMPLETED.into(), value.into())).into_iter().collect(),
+            provisions: true,
+            waits_for_consumer: true,
+        }
     }
 
     #[test]

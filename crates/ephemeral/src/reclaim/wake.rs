@@ -18,6 +18,7 @@ use super::{
     facts,
     memory::Memory,
     mode::Mode,
+    mode::RECLAIM_COMPLETED,
 };
 
 /// As long as it lives, pods enter the queue.
@@ -112,7 +113,8 @@ fn subscribe_classes(classes: &Store<Class>, bell: Bell, events: Recorder) -> Su
             Change::Applied { old, new } => (old, Some(new)),
             Change::Deleted { old } => (Some(old), None),
         };
-        let annotation = |class: Option<&Class>| class.and_then(|class| class.reclaim_completed.clone());
+        let annotation =
+            |class: Option<&Class>| class.and_then(|class| class.annotations.get(RECLAIM_COMPLETED).cloned());
         let Some(class) = new.or(old).filter(|_| annotation(old) != annotation(new)) else { return };
         if new.is_some() {
             tell_unknown_mode(class, &events);

@@ -123,7 +123,7 @@ impl Room {
             namespaces: Store::new(vec![|_| true], vec![]),
             quotas: Store::new(vec![|_| true], vec![]),
         };
-        let beside = reclaim::Caches::beside(&caches.pods, &caches.claims);
+        let beside = reclaim::Caches::beside(&caches.pods, &caches.claims, &Store::new(vec![|_| true], vec![]));
         self.feed(&caches, &beside, Client::clone(&client));
 
         let (recorder, worker) = Recorder::new(Client::clone(&client), REPORTER, &self.namespace, &self.registry);

@@ -1,9 +1,11 @@
-//! The binary in the place of dynamic-pvc-provisioner: under its name, with its flags, and with the rights of its chart.
+//! The binary in the place of the programs that it replaces: under their names, with their flags, and with the rights of their
+//! charts.
 
 mod answers;
 mod contention;
 mod log;
 mod moving;
+mod releaser;
 mod rights;
 
 use std::{
@@ -25,14 +27,17 @@ use testbed::{AuditedRequest, Cluster, Leash, eventually};
 use crate::home::{BINARY, Home, Replica};
 
 const NAME: &str = "dynamic-pvc-provisioner";
+const RELEASER: &str = "reclaimable-pv-releaser";
 
 /// The key of the label and the annotations starts like this.
 const DOMAIN: &str = "dynamic-pvc-provisioner.kubernetes.io";
 
-/// The binary under the other name, as an image would have it.
+/// The binary under the other names, as an image would have it.
 fn installed() -> TempDir {
     let directory = tempdir().unwrap();
-    symlink(BINARY, directory.path().join(NAME)).unwrap();
+    for name in [NAME, RELEASER] {
+        symlink(BINARY, directory.path().join(name)).unwrap();
+    }
     directory
 }
 
@@ -54,26 +59,29 @@ impl Original {
     }
 
     async fn at(home: Home) -> Result<Self> {
-        let original = Self { home, programs: installed() };
-        original.grant().await?;
-        Ok(original)
+        // All of them: no pods/finalizers, no events.k8s.io.
+        let rules = json!([
+            {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
+            {"apiGroups": [""], "resources": ["persistentvolumeclaims"], "verbs": ["get", "list", "watch", "create"]},
+        ]);
+        Self::with(home, rules).await
     }
 
-    /// The rules of the original's chart, all of them: no pods/finalizers, no events.k8s.io.
-    async fn grant(&self) -> Result<()> {
-        let role: ClusterRole = serde_json::from_value(json!({
-            "metadata": {"name": self.role()},
+    /// With the rights of a chart, besides those that both charts grant.
+    async fn with(home: Home, rules: Value) -> Result<Self> {
+        let original = Self { home, programs: installed() };
+        let mut role = json!({
+            "metadata": {"name": original.role()},
             "rules": [
                 {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["*"]},
                 {"apiGroups": [""], "resources": ["events"],
                  "verbs": ["get", "list", "watch", "create", "update", "patch"]},
-                {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
-                {"apiGroups": [""], "resources": ["persistentvolumeclaims"],
-                 "verbs": ["get", "list", "watch", "create"]},
             ],
-        }))?;
-        Api::all(self.client().await?).create(&PostParams::default(), &role).await?;
-        Ok(())
+        });
+        role["rules"].as_array_mut().unwrap().extend(rules.as_array().unwrap().clone());
+        let granted: Api<ClusterRole> = Api::all(original.client().await?);
+        granted.create(&PostParams::default(), &serde_json::from_value(role)?).await?;
+        Ok(original)
     }
 
     fn role(&self) -> String {

@@ -52,7 +52,8 @@ impl Scene {
         let config = client::load_config(Some(&kubeconfig))?;
         let client = FencedClient::build(config, ClientOptions::new(&registry), &fence)?;
         let (events, _) = Recorder::new(Client::clone(&client), "claimkeeper.dev/test", "test", &registry);
-        let caches = Caches::beside(&Store::new(vec![], vec![]), &Store::new(vec![], vec![]));
+        let caches =
+            Caches::beside(&Store::new(vec![], vec![]), &Store::new(vec![], vec![]), &Store::new(vec![], vec![]));
         let settings = Settings { reclaim_completed: ReclaimCompleted::Delete, without_attach: vec![], concurrency: 1 };
         let reclaim = Reclaim::new(caches, client, events, &registry, settings);
         let pod = serde_json::from_str(&serde_json::to_string(&owner)?)?;

@@ -1,0 +1,202 @@
+//! What is read live, right before a volume is written: caches lie.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use cluster::{Attachment, Class, Namespace, ObjectKey, Volume, store::Slim};
+use kube::{Api, Client, api::ListParams, core::ClusterResourceScope};
+use parking_lot::Mutex;
+
+use crate::{
+    decision::{Attached, Candidate, ClaimSeen, Live, NamespaceSeen},
+    fit::{ClaimWire, WaitingClaim},
+    fresh::Fresh,
+    policy::Mode,
+};
+
+/// How many objects a page of a list has.
+const PAGE_SIZE: u32 = 500;
+
+/// The claims of one namespace that wait for a volume.
+type SharedClaims = Arc<Fresh<Vec<WaitingClaim>>>;
+
+/// Reads.
+pub(crate) struct Reader {
+    client: Client,
+    attachments: Fresh<HashSet<Box<str>>>,
+    classes: Fresh<Vec<Arc<Class>>>,
+    /// By namespace; only those that somebody reads right now.
+    waiting: Mutex<HashMap<Box<str>, SharedClaims>>,
+    rights: Rights,
+    told: Mutex<bool>,
+}
+
+/// What the feature may be expected to be allowed to do.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Rights {
+    /// All that our chart grants. What is missing is an error.
+    #[default]
+    Ours,
+    /// Only what the original's chart grants: nobody watches namespaces, and where attachments may not be read, volumes are
+    /// released as the original does, without asking.
+    Originals,
+}
+
+/// What keeps us from telling whether a volume is attached.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the releaser cannot tell whether volumes are attached, and would release some that are in use: {0}; grant list on \
+     volumeattachments.storage.k8s.io"
+)]
+pub struct MissingRight(String);
+
+impl Reader {
+    pub(crate) fn new(client: Client, rights: Rights) -> Self {
+        Self {
+            client,
+            attachments: Fresh::default(),
+            classes: Fresh::default(),
+            waiting: Mutex::default(),
+            rights,
+            told: Mutex::new(false),
+        }
+    }
+
+    /// Asks for what a release needs, and takes anything but a refusal for consent: a server that is away is asked again.
+    pub(crate) async fn check_rights(&self) -> Result<(), MissingRight> {
+        if self.rights == Rights::Originals {
+            return Ok(());
+        }
+        let attachments: Api<<Attachment as Slim>::Wire> = Api::all(self.client.clone());
+        match attachments.list(&ListParams::default().limit(1)).await {
+            Err(kube::Error::Api(status)) if status.is_forbidden() => Err(MissingRight(status.message)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The class as it is now.
+    pub(crate) async fn class(&self, name: &str) -> kube::Result<Option<Arc<Class>>> {
+        let classes = self.classes.get(async || {
+            let classes = list::<Class>(&self.client).await?;
+            Ok::<_, kube::Error>(classes.into_iter().map(Arc::new).collect())
+        });
+        Ok(classes.await?.iter().find(|class| class.key.name() == name).cloned())
+    }
+
+    /// All that the rules ask for, about a volume that is released by this mode.
+    pub(crate) async fn live(
+        &self,
+        volume: &Volume,
+        mode: Mode,
+        taken: impl Fn(&Candidate) -> bool,
+    ) -> kube::Result<Live> {
+        let Some(reference) = &volume.claim else {
+            return Ok(Live { claim: ClaimSeen::Gone, namespace: None, attached: Attached::No, candidate: None });
+        };
+        let fenced = matches!(mode, Mode::Soft | Mode::Namespace);
+        let (claim, attached) = tokio::try_join!(self.claim(&reference.key), self.attached(volume.key.name()))?;
+        let namespace = if fenced { Some(self.namespace(reference.key.namespace()).await?) } else { None };
+        // Last, because whoever is chosen must not be taken by somebody else before we are back.
+        let candidate = match mode {
+            Mode::Namespace => self.candidate(volume, reference.key.namespace(), taken).await?,
+            Mode::Soft | Mode::Pool | Mode::Never => None,
+        };
+        let claim = match claim {
+            None => ClaimSeen::Gone,
+            Some(claim) if reference.uid.as_ref() == Some(&claim.uid) => ClaimSeen::Same,
+            Some(claim) if claim.is_served() => ClaimSeen::Served,
+            Some(_) => ClaimSeen::Waiting,
+        };
+        Ok(Live { claim, namespace, attached, candidate })
+    }
+
+    /// The namespace as it is now.
+    pub(crate) async fn namespace(&self, name: &str) -> kube::Result<NamespaceSeen> {
+        let namespaces: Api<<Namespace as Slim>::Wire> = Api::all(self.client.clone());
+        let namespace = namespaces.get_opt(name).await?.and_then(Namespace::from_wire);
+        Ok(namespace.map_or(NamespaceSeen::Gone, |namespace| NamespaceSeen::of(&namespace)))
+    }
+
+    async fn claim(&self, key: &ObjectKey) -> kube::Result<Option<WaitingClaim>> {
+        let claims: Api<ClaimWire> = Api::namespaced(self.client.clone(), key.namespace());
+        Ok(claims.get_opt(key.name()).await?.and_then(WaitingClaim::from_wire))
+    }
+
+    /// The claim that the volume fits and that waits longest.
+    pub(crate) async fn candidate(
+        &self,
+        volume: &Volume,
+        namespace: &str,
+        taken: impl Fn(&Candidate) -> bool,
+    ) -> kube::Result<Option<Candidate>> {
+        let shared = Arc::clone(self.waiting.lock().entry(namespace.into()).or_default());
+        let waiting = shared.get(async || self.waiting_claims(namespace).await).await;
+        drop(shared);
+        self.waiting.lock().retain(|_, shared| Arc::strong_count(shared) > 1);
+        let waiting = waiting?;
+        let fitting = waiting.iter().filter(|claim| claim.fits(volume)).map(WaitingClaim::candidate);
+        Ok(fitting.into_iter().find(|candidate| !taken(candidate)))
+    }
+
+    /// The claims of a namespace that wait for a volume, the one that waits longest first.
+    async fn waiting_claims(&self, namespace: &str) -> kube::Result<Vec<WaitingClaim>> {
+        let claims: Api<ClaimWire> = Api::namespaced(self.client.clone(), namespace);
+        let claims = pages(&claims).await?.into_iter().filter_map(WaitingClaim::from_wire);
+        let mut waiting: Vec<_> = claims.filter(|claim| !claim.is_served() && !claim.being_deleted).collect();
+        waiting.sort_by(|one, other| (one.created, &one.key).cmp(&(other.created, &other.key)));
+        Ok(waiting)
+    }
+
+    async fn attached(&self, volume: &str) -> kube::Result<Attached> {
+        let attachments = self.attachments.get(async || {
+            let attachments = list::<Attachment>(&self.client).await?;
+            Ok(attachments.into_iter().filter_map(|attachment| attachment.volume).collect::<HashSet<_>>())
+        });
+        match attachments.await {
+            Ok(attached) => Ok(if attached.contains(volume) { Attached::Yes } else { Attached::No }),
+            Err(kube::Error::Api(status)) if status.is_forbidden() && self.rights == Rights::Originals => {
+                self.tell_once(&status.message);
+                Ok(Attached::NotAsked)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn tell_once(&self, refusal: &str) {
+        if !std::mem::replace(&mut *self.told.lock(), true) {
+            tracing::warn!(
+                feature = "releaser",
+                "volumes are released without asking whether they are still attached to a node, because that may not be read: \
+                 {refusal}; grant list on volumeattachments.storage.k8s.io"
+            );
+        }
+    }
+}
+
+/// All objects of a kind, as the server has them at one moment.
+pub(crate) async fn list<T>(client: &Client) -> kube::Result<Vec<T>>
+where
+    T: Slim,
+    T::Wire: kube::Resource<Scope = ClusterResourceScope>,
+{
+    let objects = pages(&Api::<T::Wire>::all(client.clone())).await?;
+    Ok(objects.into_iter().filter_map(T::from_wire).collect())
+}
+
+async fn pages<K>(api: &Api<K>) -> kube::Result<Vec<K>>
+where
+    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let (mut objects, mut next) = (Vec::new(), None::<String>);
+    loop {
+        let parameters = ListParams { continue_token: next.take(), ..ListParams::default().limit(PAGE_SIZE) };
+        let page = api.list(&parameters).await?;
+        objects.extend(page.items);
+        next = page.metadata.continue_.filter(|token| !token.is_empty());
+        if next.is_none() {
+            return Ok(objects);
+        }
+    }
+}
