@@ -8,8 +8,10 @@ mod claims;
 mod ephemeral;
 mod memory;
 mod operator;
+mod original;
 mod pods;
 mod provisioner;
+mod releaser;
 mod report;
 mod sample;
 
@@ -23,6 +25,8 @@ pub(crate) enum Bench {
     Ephemeral(ephemeral::Arguments),
     /// Claims that pods ask for by annotation: how fast, at what cost
     Provisioner(provisioner::Arguments),
+    /// Retained volumes: how fast they are released, at what cost
+    Releaser(releaser::Arguments),
     /// The bare load generator that the ephemeral bench runs as a process of its own
     #[command(hide = true)]
     Load(ephemeral::load::Arguments),
@@ -33,6 +37,7 @@ pub(crate) async fn run(bench: Bench) -> Result<()> {
         Bench::Memory(arguments) => memory::run(arguments).await,
         Bench::Ephemeral(arguments) => ephemeral::run(arguments).await,
         Bench::Provisioner(arguments) => provisioner::run(arguments).await,
+        Bench::Releaser(arguments) => releaser::run(arguments).await,
         Bench::Load(arguments) => ephemeral::load::run(arguments).await,
     }
 }

@@ -133,7 +133,7 @@ impl Stage {
                 let program = self.original.as_deref().context("the client was not built")?;
                 // Its events are in the core group, for which our chart has no right.
                 let kubeconfig = self.scene.control_plane.admin_kubeconfig();
-                self.scene.launch(program, &[kubeconfig.display().to_string()]).await
+                self.scene.launch(program, &["provisioner".to_owned(), kubeconfig.display().to_string()]).await
             }
         }
     }

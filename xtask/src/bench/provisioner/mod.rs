@@ -4,12 +4,11 @@
 //! The cluster, the restored states and the audit log are those of the ephemeral bench ([`super::ephemeral`]).
 
 mod backlog;
-mod original;
 
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
 
-use super::ephemeral::contestant::Programs;
+use super::{ephemeral::contestant::Programs, original};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {

@@ -1,4 +1,4 @@
-//! A client with the limits of the original, from the Go module beside this file. The original's own program cannot be had from
+//! A client with the limits of the originals, from the Go module beside this file. The originals' own programs cannot be had from
 //! a package registry.
 
 use std::{
@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 
-const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/bench/provisioner/original");
+const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/bench/original");
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/bench/original");
 
 /// Builds it and tells where it is.
