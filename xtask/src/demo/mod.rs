@@ -4,6 +4,7 @@
 //! nodes are objects, the operator is a process of this machine, and the demo says so.
 
 mod provisioner;
+mod releaser;
 
 use std::{fs, path::Path, process::Output, time::Duration};
 
@@ -22,7 +23,7 @@ pub(crate) struct Arguments {
     keep: bool,
 }
 
-const FEATURES: [&str; 2] = ["ephemeral", "provisioner"];
+const FEATURES: [&str; 3] = ["ephemeral", "provisioner", "releaser"];
 const HOME: &str = "claimkeeper";
 const SHOP: &str = "shop";
 const OPERATOR_IMAGE: &str = "docker.io/claimkeeper/claimkeeper:demo";
@@ -81,6 +82,8 @@ async fn show(keep: bool) -> Result<()> {
     stage.a_ci_pod_is_refused().await?;
     stage.ephemeral(&operator).await?;
     stage.the_ci_pod_has_its_claim().await?;
+    let volume = stage.the_volume_of_the_ci_pod_is_kept(&operator).await?;
+    stage.the_next_ci_pod_has_that_volume(&volume).await?;
 
     if keep {
         stage.say_how_to_reach_it(&claimkeeper);
@@ -186,7 +189,7 @@ impl Stage {
             "custom-columns=TYPE:.type,REASON:.reason,POD:.involvedObject.name,MESSAGE:.message",
         ])
         .await?;
-        self.ask_why(operator, "pod/api").await?;
+        self.ask_why(operator, &["pod/api", "--namespace", SHOP]).await?;
 
         title("ephemeral: a namespace may keep ephemeral volumes out");
         self.present(&["label", "namespace", SHOP, "claimkeeper.dev/ephemeral-volumes=deny"]).await?;
@@ -202,12 +205,12 @@ impl Stage {
     }
 
     /// Asks the operator's own binary what it decides, as a person would.
-    async fn ask_why(&self, operator: &Path, object: &str) -> Result<()> {
+    async fn ask_why(&self, operator: &Path, arguments: &[&str]) -> Result<()> {
         let mut command = tokio::process::Command::new(operator);
-        command.args(["why", object, "--namespace", SHOP]).env("KUBECONFIG", self.cluster.admin_kubeconfig());
+        command.arg("why").args(arguments).env("KUBECONFIG", self.cluster.admin_kubeconfig());
         let output = command.output().await?;
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
-        println!("  $ claimkeeper why {object} --namespace {SHOP}");
+        println!("  $ claimkeeper why {}", arguments.join(" "));
         for line in String::from_utf8_lossy(&output.stdout).lines() {
             println!("    {line}");
         }

@@ -6,14 +6,15 @@ use testbed::BUSYBOX;
 
 use super::{Stage, step, title};
 
-const NAMESPACE: &str = "ci";
+pub(super) const NAMESPACE: &str = "ci";
 const ACCOUNT: &str = "builder";
-const CLAIM: &str = "build-cache-17";
+pub(super) const CLAIM: &str = "build-cache-17";
+pub(super) const CLASS: &str = "testbed-wait-retain";
 const TEMPLATE: &str = "\
 apiVersion: v1
 kind: PersistentVolumeClaim
 spec:
-  storageClassName: testbed-wait
+  storageClassName: testbed-wait-retain
   accessModes: [ReadWriteOnce]
   resources: {requests: {storage: 1Gi}}
 ";
@@ -26,7 +27,7 @@ const ASKED_FOR: &str = "  $ kubectl --namespace ci apply -f build.yaml
       annotations:
         claimkeeper.dev/cache.claim: |
           kind: PersistentVolumeClaim
-          spec: {storageClassName: testbed-wait, …, storage: 1Gi}
+          spec: {storageClassName: testbed-wait-retain, …, storage: 1Gi}
     spec:
       serviceAccountName: builder
       containers:
@@ -43,7 +44,7 @@ impl Stage {
         self.kubectl(&["create", "namespace", NAMESPACE]).await?;
         self.kubectl(&["--namespace", NAMESPACE, "create", "serviceaccount", ACCOUNT]).await?;
         println!("{ASKED_FOR}");
-        self.apply(&pod()).await?;
+        self.apply(&pod("build", CLAIM, "echo 'built by the pod build' > /cache/note")).await?;
         let refusals = ["--namespace", NAMESPACE, "get", "events", "--field-selector", "reason=ErrNotAuthorized", "-o"];
         let with = |output| [&refusals[..], &[output]].concat();
         self.until("the event", &with("jsonpath={.items[*].reason}"), "ErrNotAuthorized").await?;
@@ -64,7 +65,7 @@ impl Stage {
 
     pub(super) async fn the_ci_pod_has_its_claim(&self) -> Result<()> {
         title("provisioner: the CI pod gets its claim");
-        step("Waiting until Claimkeeper asks again whether it may, as it does every 15 seconds");
+        step("Waiting until Claimkeeper asks again whether it may, as it does every five seconds");
         let phase = ["--namespace", NAMESPACE, "get", "pod", "build", "-o", "jsonpath={.status.phase}"];
         self.until("the CI pod to run", &phase, "Running").await?;
         self.present(&[
@@ -87,20 +88,23 @@ impl Stage {
     }
 }
 
-fn pod() -> serde_json::Value {
+/// A build that does this and waits.
+pub(super) fn pod(name: &str, claim: &str, script: &str) -> serde_json::Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {
-            "name": "build", "namespace": NAMESPACE, "annotations": {"claimkeeper.dev/cache.claim": TEMPLATE},
+            "name": name, "namespace": NAMESPACE, "annotations": {"claimkeeper.dev/cache.claim": TEMPLATE},
         },
         "spec": {
             "serviceAccountName": ACCOUNT,
+            // A shell that is the first process of its container ignores SIGTERM.
+            "terminationGracePeriodSeconds": 0,
             "containers": [{
                 "name": "main", "image": BUSYBOX,
-                "command": ["sh", "-c", "echo 'built by the pod build' > /cache/note; sleep 1000000"],
+                "command": ["sh", "-c", format!("{script}; sleep 1000000")],
                 "volumeMounts": [{"name": "cache", "mountPath": "/cache"}],
             }],
-            "volumes": [{"name": "cache", "persistentVolumeClaim": {"claimName": CLAIM}}],
+            "volumes": [{"name": "cache", "persistentVolumeClaim": {"claimName": claim}}],
         },
     })
 }
