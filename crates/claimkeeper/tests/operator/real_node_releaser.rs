@@ -2,12 +2,13 @@
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::{
-    core::v1::{PersistentVolume, Pod},
+    batch::v1::Job,
+    core::v1::{PersistentVolume, Pod, PodTemplate},
     storage::v1::StorageClass,
 };
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 use testbed::{BUSYBOX, ControlPlane, Options, real_node_turn, within};
@@ -15,6 +16,7 @@ use testbed::{BUSYBOX, ControlPlane, Options, real_node_turn, within};
 use crate::{
     home::{Home, Replica},
     real_node::{PATIENCE, sh, until_running},
+    recipes,
 };
 
 const CLASS: &str = "reclaimable-storage-class";
@@ -41,7 +43,15 @@ async fn the_next_pod_reads_the_file_that_the_first_one_wrote() -> Result<()> {
 
     assert_eq!(story.run("next", "next-cache").await?, volume);
     assert_eq!(sh(&home, "next", "cat /data/file").await?, "written by the first\n");
-    story.assert_who_did_what().await
+    story.assert_who_did_what().await?;
+
+    // From now on the pool is a clean one: a Job that really runs empties the volume before anybody gets it.
+    story.clean_from_now_on().await?;
+    story.end("next", "next-cache").await?;
+    story.until_phase(&volume, "Available").await?;
+    assert_eq!(story.run("clean", "clean-cache").await?, volume);
+    assert_eq!(sh(&home, "clean", "ls -A /data").await?, "");
+    story.until_nothing_is_left_of_the_scrub().await
 }
 
 struct Story<'a> {
@@ -61,12 +71,12 @@ impl<'a> Story<'a> {
         let classes: Api<StorageClass> = Api::all(admin.clone());
         classes.create(&PostParams::default(), &serde_json::from_value(class)?).await?;
         let features = json!(["provisioner", "releaser"]);
-        let provisioner = json!({"authorize": "none"});
+        let (provisioner, releaser) = (json!({"authorize": "none"}), json!({"scrub": true}));
         let values = json!({
-            "features": features, "namespace": home.namespace, "provisioner": provisioner,
+            "features": features, "namespace": home.namespace, "provisioner": provisioner, "releaser": releaser,
             "leaderElection": {"name": "shared"},
         });
-        let config = json!({"features": features, "provisioner": provisioner});
+        let config = json!({"features": features, "provisioner": provisioner, "releaser": releaser});
         let operator = home.install("solo", &values, config).await?.start().await?;
         Ok(Self { home, volumes: Api::all(admin), operator })
     }
@@ -79,6 +89,39 @@ impl<'a> Story<'a> {
         let owners: Vec<_> = claim.owner_references().iter().map(|owner| owner.uid.clone()).collect();
         assert_eq!(owners, Vec::from_iter(pod.uid()), "the pod owns its claim");
         claim.spec.and_then(|spec| spec.volume_name).context("the claim is not bound")
+    }
+
+    /// The recipe of the page, for the class and in the place of this story, with an image that the node has.
+    async fn clean_from_now_on(&self) -> Result<()> {
+        let [_, objects] = recipes::yaml("Recipe: a pool of clean volumes")?;
+        let mut objects: Vec<Value> = serde_saphyr::from_multiple(objects)?;
+        let [class, template] = &mut objects[..] else { anyhow::bail!("the recipe has {} objects", objects.len()) };
+        let admin = self.home.cluster.admin().await?;
+        template["metadata"]["namespace"] = json!(self.home.namespace);
+        template["template"]["spec"]["containers"][0]["image"] = json!(BUSYBOX);
+        let templates: Api<PodTemplate> = Api::namespaced(admin.clone(), &self.home.namespace);
+        templates.create(&PostParams::default(), &serde_json::from_value(template.clone())?).await?;
+        let classes: Api<StorageClass> = Api::all(admin);
+        let patch = Patch::Merge(json!({"metadata": {"annotations": class["metadata"]["annotations"]}}));
+        classes.patch(CLASS, &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+
+    async fn until_nothing_is_left_of_the_scrub(&self) -> Result<()> {
+        let jobs: Api<Job> = Api::namespaced(self.home.cluster.admin().await?, &self.home.namespace);
+        within(PATIENCE, "the end of the scrub", async || {
+            let jobs: Vec<_> =
+                jobs.list(&ListParams::default()).await?.items.iter().map(ResourceExt::name_any).collect();
+            let claims = self.home.claims.list(&ListParams::default()).await?.items;
+            let claims: Vec<_> =
+                claims.iter().map(ResourceExt::name_any).filter(|name| name.starts_with("scrub-")).collect();
+            ensure!(jobs.is_empty() && claims.is_empty(), "{jobs:?} {claims:?}");
+            Ok(())
+        })
+        .await?;
+        let scrubbed = r#"claimkeeper_releaser_decisions_total{decision="finish",reason="Scrubbed"}"#;
+        ensure!(self.operator.metric(scrubbed).await? == 1, "it was not scrubbed once");
+        Ok(())
     }
 
     async fn until_associated(&self, volume: &str) -> Result<()> {

@@ -110,7 +110,7 @@ fn the_tables_of_the_page_are_those_of_the_rules() {
 }
 
 /// The YAML blocks of a section, of which there must be as many.
-fn yaml<const N: usize>(section: &str) -> Result<[&'static str; N]> {
+pub(crate) fn yaml<const N: usize>(section: &str) -> Result<[&'static str; N]> {
     let found = blocks(section)?.into_iter().filter(|(language, _)| *language == "yaml");
     let found: Vec<&str> = found.map(|(_, content)| content).collect();
     found.try_into().map_err(|found: Vec<&str>| anyhow::anyhow!("{section} has {} blocks", found.len()))
