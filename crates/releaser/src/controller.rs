@@ -307,7 +307,8 @@ impl Releaser {
     async fn keep(&self, volume: &Arc<Volume>, previous: &PreviousClaim) -> Outcome {
         let cached = self.caches.namespaces.get(&ObjectKey::new("", &previous.namespace));
         let namespace = cached.map_or(NamespaceSeen::Gone, |namespace| NamespaceSeen::of(&namespace));
-        let mut seen = reservation::Observation { volume: Arc::clone(volume), namespace };
+        let looked_after = self.settings.namespace.clone();
+        let mut seen = reservation::Observation { volume: Arc::clone(volume), namespace, looked_after };
         let mut decision = KEEP.decide(&seen);
         if decision.action == reservation::Action::Restore {
             match self.reader.namespace(&previous.namespace).await {

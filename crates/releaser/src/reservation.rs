@@ -4,6 +4,7 @@
 //! | what is seen                                              | decision                        |
 //! |-----------------------------------------------------------|---------------------------------|
 //! | the volume is not one that we keep for a claim's name     | leave: `NotReserved`            |
+//! | its claim was in a namespace that we do not look after    | leave: `OtherNamespace`         |
 //! | the volume is being deleted                               | leave: `VolumeBeingDeleted`     |
 //! | it was given to a claim that has another volume by now    | restore: `ClaimServedElsewhere` |
 //! | the namespace is gone                                     | restore: `NamespaceGone`        |
@@ -28,6 +29,8 @@ pub struct Observation {
     pub volume: Arc<Volume>,
     /// The namespace of the claim that it is kept for.
     pub namespace: NamespaceSeen,
+    /// The only namespace that we look after; none if it is all of them.
+    pub looked_after: Option<Arc<str>>,
 }
 
 /// What is done about one volume.
@@ -54,6 +57,7 @@ impl Action {
 pub const KEEP: Chain<Observation, Action> = Chain {
     checks: &[
         Check { holds: "the volume is kept for the next claim of its previous claim's name", run: not_reserved },
+        Check { holds: "its claim was in a namespace that is looked after", run: other_namespace },
         Check { holds: "the volume is not being deleted", run: volume_going_away },
         Check { holds: "it was not given to a claim that has another volume by now", run: claim_served_elsewhere },
         Check { holds: "its namespace is still the one that it was", run: namespace_lost },
@@ -76,6 +80,13 @@ pub(crate) fn reserved_for(volume: &Volume) -> Option<PreviousClaim> {
 fn not_reserved(seen: &Observation) -> Option<Decision<Action>> {
     let message = "the volume is not kept for the claim of a name";
     reserved_for(&seen.volume).is_none().then(|| Decision::new(Action::Leave, "NotReserved", message))
+}
+
+fn other_namespace(seen: &Observation) -> Option<Decision<Action>> {
+    let only = seen.looked_after.as_ref()?;
+    let other = reserved_for(&seen.volume).is_some_and(|previous| *previous.namespace != **only);
+    let message = "its claim was in a namespace that this releaser does not look after";
+    other.then(|| Decision::new(Action::Leave, "OtherNamespace", message))
 }
 
 fn volume_going_away(seen: &Observation) -> Option<Decision<Action>> {
@@ -118,7 +129,7 @@ mod tests {
     }
 
     fn reason(volume: Arc<Volume>, namespace: NamespaceSeen) -> (Action, &'static str) {
-        let decision = KEEP.decide(&Observation { volume, namespace });
+        let decision = KEEP.decide(&Observation { volume, namespace, looked_after: Some("ci".into()) });
         (decision.action, decision.reason)
     }
 
@@ -133,6 +144,17 @@ mod tests {
         assert_eq!(reason(volume(), there("2026-02-01T00:00:00Z")), (Action::Restore, "NamespaceRecreated"));
         assert_eq!(reason(volume(), NamespaceSeen::Terminating), (Action::Restore, "NamespaceTerminating"));
         assert_eq!(reason(volume(), NamespaceSeen::Gone), (Action::Restore, "NamespaceGone"));
+    }
+
+    #[test]
+    fn what_is_kept_for_another_namespace_is_somebody_elses() {
+        let seen = |only: &str| Observation {
+            volume: kept(&json!({})),
+            namespace: NamespaceSeen::Gone,
+            looked_after: Some(only.into()),
+        };
+        assert_eq!(KEEP.decide(&seen("ci")).reason, "NamespaceGone");
+        assert_eq!(KEEP.decide(&seen("shop")).reason, "OtherNamespace");
     }
 
     #[test]

@@ -26,7 +26,8 @@ pub async fn explain(client: &Client, settings: &Settings, name: &str) -> kube::
         release(client, &reader, settings, volume).await?
     } else if let Some(previous) = reserved_for(&volume) {
         let about = format!("reservation of volume {name} for claim {}", previous.key());
-        let seen = reservation::Observation { namespace: reader.namespace(&previous.namespace).await?, volume };
+        let namespace = reader.namespace(&previous.namespace).await?;
+        let seen = reservation::Observation { volume, namespace, looked_after: settings.namespace.clone() };
         KEEP.explain(&seen).tell("releaser", about, |action: &reservation::Action| action.name())
     } else {
         associate(client, &reader, settings, volume).await?
