@@ -97,12 +97,12 @@ impl Reader {
         };
         let fenced = matches!(mode, Mode::Soft | Mode::Namespace);
         let (claim, attached) = tokio::try_join!(self.claim(&reference.key), self.attached(volume.key.name()))?;
-        let namespace = if fenced { Some(self.namespace(reference.key.namespace()).await?) } else { None };
-        // Last, because whoever is chosen must not be taken by somebody else before we are back.
         let candidate = match mode {
             Mode::Namespace => self.candidate(volume, reference.key.namespace(), taken).await?,
             Mode::Soft | Mode::Pool | Mode::Never => None,
         };
+        // Last: if it still is the namespace that it was, then it also was when the candidate was read.
+        let namespace = if fenced { Some(self.namespace(reference.key.namespace()).await?) } else { None };
         let claim = match claim {
             None => ClaimSeen::Gone,
             Some(claim) if reference.uid.as_ref() == Some(&claim.uid) => ClaimSeen::Same,
