@@ -129,7 +129,11 @@ impl Releaser {
         let (queue, volumes) = (self.queue.clone(), self.caches.volumes.clone());
         self.caches.namespaces.subscribe(move |change| {
             let lost = match change {
-                Change::Applied { new, .. } => Some(new).filter(|new| new.being_deleted),
+                // A list after a gap in the watch shows only the new one of the name.
+                Change::Applied { old, new } => {
+                    let made_anew = old.is_some_and(|old| old.created != new.created);
+                    Some(new).filter(|new| new.being_deleted || made_anew)
+                }
                 Change::Deleted { old } => Some(old),
             };
             let unused = lost.map(|namespace| volumes.find(&UNUSED_BY_NAMESPACE, namespace.key.name()));
