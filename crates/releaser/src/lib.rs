@@ -26,6 +26,8 @@ pub mod decision;
 mod fit;
 mod fresh;
 mod live;
+#[cfg(test)]
+mod model;
 mod pending;
 pub mod policy;
 pub mod previous;

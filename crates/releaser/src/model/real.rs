@@ -3,10 +3,7 @@
 use std::{cell::RefCell, collections::HashMap, hash::Hash, sync::Arc};
 
 use cluster::{Class, ObjectKey, store::Slim, volume::VolumePhase};
-use k8s_openapi::{
-    apimachinery::pkg::apis::meta::v1::Time,
-    jiff::{SignedDuration, Timestamp},
-};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::{
@@ -99,8 +96,8 @@ fn json_of(volume: &Volume) -> Value {
             namespace: slot.namespace().to_owned(),
             name: slot.name().to_owned(),
             uid: uid(number),
-            until: Some(Time(time(until))),
-            next: next.map(|next| next.name().to_owned()),
+            gone_since: Some(time(until)),
+            given_to: next.map(|next| next.name().to_owned()),
         };
         json["metadata"]["annotations"][PREVIOUS_CLAIM] = json!(previous).to_string().into();
     }
@@ -141,8 +138,8 @@ fn model_of(volume: &cluster::Volume) -> Volume {
         previous: PreviousClaim::of(volume).map(|previous| Previous {
             slot: slot(&previous.key()),
             uid: number(&previous.uid),
-            until: second(previous.until.as_ref().unwrap().0),
-            next: previous.next.as_ref().map(|_| slot(&previous.next_key())),
+            until: second(previous.gone_since.unwrap()),
+            next: previous.given_to.as_ref().map(|name| slot(&ObjectKey::new(&previous.namespace, name))),
         }),
         retained: volume.retained,
         being_deleted: volume.being_deleted,
