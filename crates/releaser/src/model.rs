@@ -184,9 +184,8 @@ impl Setup {
         // Within one second nobody knows what came first.
         let there = !lost && (slot == Slot::Shop || world.namespace < Namespace::There(volume.since));
         if uid.is_none() {
-            // One that is kept for the name of a claim which got another volume stays there until a claim of that name
-            // comes or the namespace goes: that cannot be told from an administrator's word.
-            return truth.promise != Promise::Everybody && lost;
+            // Nor may it be left to the name of a claim that got another volume.
+            return truth.promise == Promise::OneClaim || (truth.promise != Promise::Everybody && lost);
         }
         let waits = |slot: &Slot| world.claim(*slot).is_some_and(|claim| claim.has == Has::Nothing);
         let eligible = match world.class {
