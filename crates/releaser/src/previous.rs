@@ -23,6 +23,9 @@ pub struct PreviousClaim {
     /// The claim of the same namespace that the volume was given to by its uid, if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub given_to: Option<String>,
+    /// Whether the volume was given away since, and taken back. What becomes of it after that is an administrator's word.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub taken_back: bool,
 }
 
 impl PreviousClaim {
@@ -42,6 +45,7 @@ impl PreviousClaim {
             uid: claim.uid.as_ref()?.to_string(),
             gone_since: gone_since(volume),
             given_to: given_to.map(str::to_owned),
+            taken_back: false,
         })
     }
 

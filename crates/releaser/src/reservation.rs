@@ -70,7 +70,7 @@ pub const KEEP: Chain<Observation, Action> = Chain {
 /// The claim that a volume is kept for by us, as it was.
 pub(crate) fn reserved_for(volume: &Volume) -> Option<PreviousClaim> {
     let claim = volume.claim.as_ref().filter(|claim| claim.uid.is_none())?;
-    let previous = PreviousClaim::of(volume)?;
+    let previous = PreviousClaim::of(volume).filter(|previous| !previous.taken_back)?;
     let name = previous.given_to.as_ref().unwrap_or(&previous.name);
     // An administrator may have given it to somebody else since.
     let ours = claim.key == ObjectKey::new(&previous.namespace, name);
@@ -190,5 +190,8 @@ mod tests {
         assert_eq!(reason(nobody_of_ours, NamespaceSeen::Gone), (Action::Leave, "NotReserved"));
         let bound = kept(&json!({"status": {"phase": "Bound"}}));
         assert_eq!(reason(bound, NamespaceSeen::Gone), (Action::Leave, "NotReserved"));
+        let previous = json!({"namespace": "ci", "name": "build", "uid": "c1", "takenBack": true}).to_string();
+        let after_all = kept(&json!({"metadata": {"annotations": {PREVIOUS_CLAIM: previous}}}));
+        assert_eq!(reason(after_all, NamespaceSeen::Gone), (Action::Leave, "NotReserved"), "once is enough");
     }
 }

@@ -56,9 +56,16 @@ fn given(volume: &Volume, claim: &Value, given_to: Option<&str>) -> Value {
 }
 
 /// Lets a volume that is kept for a claim's name refer to the claim that it had: Kubernetes finds it gone, and the volume is
-/// Released.
+/// Released. Whoever keeps it for that name afterwards is an administrator, and is not to be overruled.
 pub(crate) fn restore(volume: &Volume, previous: &PreviousClaim) -> Value {
-    merged(volume, json!({"spec": {"claimRef": {"name": previous.name, "uid": previous.uid}}}))
+    let taken_back = PreviousClaim { taken_back: true, ..previous.clone() };
+    merged(
+        volume,
+        json!({
+            "metadata": {"annotations": {PREVIOUS_CLAIM: json!(taken_back).to_string()}},
+            "spec": {"claimRef": {"name": previous.name, "uid": previous.uid}},
+        }),
+    )
 }
 
 /// The change, for this very version of this very volume.

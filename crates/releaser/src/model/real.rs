@@ -91,13 +91,14 @@ fn json_of(volume: &Volume) -> Value {
     if volume.by_controller {
         json["metadata"]["annotations"][cluster::volume::BOUND_BY_CONTROLLER] = "yes".into();
     }
-    if let Some(Previous { slot, uid: number, until, next }) = volume.previous {
+    if let Some(Previous { slot, uid: number, until, next, taken_back }) = volume.previous {
         let previous = PreviousClaim {
             namespace: slot.namespace().to_owned(),
             name: slot.name().to_owned(),
             uid: uid(number),
             gone_since: Some(time(until)),
             given_to: next.map(|next| next.name().to_owned()),
+            taken_back,
         };
         json["metadata"]["annotations"][PREVIOUS_CLAIM] = json!(previous).to_string().into();
     }
@@ -140,6 +141,7 @@ fn model_of(volume: &cluster::Volume) -> Volume {
             uid: number(&previous.uid),
             until: second(previous.gone_since.unwrap()),
             next: previous.given_to.as_ref().map(|name| slot(&ObjectKey::new(&previous.namespace, name))),
+            taken_back: previous.taken_back,
         }),
         retained: volume.retained,
         being_deleted: volume.being_deleted,
@@ -255,7 +257,8 @@ pub(super) fn kept_for(volume: &Volume) -> Option<Slot> {
 /// Whether a volume that is kept for a name is taken back.
 pub(super) fn restore(volume: &Volume, namespace: Namespace) -> bool {
     remembered(&RESTORED, (*volume, namespace), || {
-        let seen = reservation::Observation { volume: volume_of(volume), namespace: namespace_of(namespace) };
+        let namespace = namespace_of(namespace);
+        let seen = reservation::Observation { volume: volume_of(volume), namespace, looked_after: None };
         KEEP.decide(&seen).action == reservation::Action::Restore
     })
 }

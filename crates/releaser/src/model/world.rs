@@ -39,6 +39,7 @@ pub(super) struct Previous {
     pub(super) uid: u8,
     pub(super) until: u8,
     pub(super) next: Option<Slot>,
+    pub(super) taken_back: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
