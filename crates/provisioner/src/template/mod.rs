@@ -1,8 +1,8 @@
 //! The claim that a pod describes in an annotation: who writes it may create pods, but perhaps nothing else, so it is read with
 //! suspicion.
 //!
-//! The text becomes a tree within tight limits ([`tree`]), and the tree becomes a claim only if every field in it is one that a
-//! pod's author may decide ([`fields`]). Whatever else is there is an error that names it: a field that is dropped silently
+//! The text becomes a tree within tight limits (`tree`), and the tree becomes a claim only if every field in it is one that a
+//! pod's author may decide (`fields`). Whatever else is there is an error that names it: a field that is dropped silently
 //! is a class that is not the one asked for.
 
 mod fields;
