@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(
             error("zzz: 1\n"),
             "line 1, column 1: unknown key `zzz`; known here: features, namespace, leaderElection, admin, log, \
-             ephemeral, provisioner"
+             ephemeral, provisioner, releaser"
         );
     }
 
