@@ -3,20 +3,24 @@
 //! A hundred volumes are decided about at the same time, and each decision needs a list that is newer than what it was made
 //! from. One list answers all that asked before it began; who asks later waits for the next.
 
-use std::sync::{Arc, Weak};
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// The newest read of one thing. It is kept only as long as somebody works with it.
+/// The newest read of one thing. It is kept only as long as somebody asks.
 pub(crate) struct Fresh<T> {
     turn: tokio::sync::Mutex<()>,
-    newest: Mutex<Option<(Instant, Weak<T>)>>,
+    newest: Mutex<Option<(Instant, Arc<T>)>>,
+    asking: AtomicUsize,
 }
 
 impl<T> Default for Fresh<T> {
     fn default() -> Self {
-        Self { turn: tokio::sync::Mutex::default(), newest: Mutex::default() }
+        Self { turn: tokio::sync::Mutex::default(), newest: Mutex::default(), asking: AtomicUsize::default() }
     }
 }
 
@@ -24,16 +28,34 @@ impl<T> Fresh<T> {
     /// What `read` returns, begun after this call.
     pub(crate) async fn get<E>(&self, read: impl AsyncFnOnce() -> Result<T, E>) -> Result<Arc<T>, E> {
         let asked = Instant::now();
+        let _asking = Asking::begin(self);
         let _turn = self.turn.lock().await;
-        let newest =
-            self.newest.lock().as_ref().filter(|(begun, _)| *begun > asked).and_then(|(_, kept)| kept.upgrade());
+        let newest = self.newest.lock().as_ref().filter(|(begun, _)| *begun > asked).map(|(_, kept)| Arc::clone(kept));
         if let Some(newest) = newest {
             return Ok(newest);
         }
         let begun = Instant::now();
         let read = Arc::new(read().await?);
-        *self.newest.lock() = Some((begun, Arc::downgrade(&read)));
+        *self.newest.lock() = Some((begun, Arc::clone(&read)));
         Ok(read)
+    }
+}
+
+/// Somebody who waits for an answer, or stopped waiting for it.
+struct Asking<'a, T>(&'a Fresh<T>);
+
+impl<'a, T> Asking<'a, T> {
+    fn begin(fresh: &'a Fresh<T>) -> Self {
+        fresh.asking.fetch_add(1, Ordering::Relaxed);
+        Self(fresh)
+    }
+}
+
+impl<T> Drop for Asking<'_, T> {
+    fn drop(&mut self) {
+        if self.0.asking.fetch_sub(1, Ordering::Relaxed) == 1 {
+            *self.0.newest.lock() = None;
+        }
     }
 }
 
@@ -64,12 +86,13 @@ mod tests {
         let late = async {
             // While the first read is on its way: what it returns may be older than this question.
             sleep(Duration::from_millis(5)).await;
-            let asked = join_all((0..50).map(|_| fresh.get(async || read(&reads).await))).await;
-            asked.into_iter().map(|answer| *answer.unwrap()).collect::<Vec<_>>()
+            // Each looks at the answer and lets go of it, as one does who only wants to know one thing.
+            join_all((0..50).map(async |_| *fresh.get(async || read(&reads).await).await.unwrap())).await
         };
         let (first, late) = tokio::join!(first, late);
         assert_eq!(*first.unwrap(), 1);
         assert_eq!(late, vec![2; 50], "all of them share the second read");
+        assert!(fresh.newest.lock().is_none(), "nobody needs it any more");
     }
 
     #[tokio::test(start_paused = true)]
