@@ -34,7 +34,8 @@ impl Default for Releaser {
             automatic_association: true,
             dry_run: false,
             scrub: false,
-            concurrency: 32,
+            // What is read live comes in batches, which wait for the API server more than they cost it.
+            concurrency: 64,
             association_label: MANAGED_BY,
             rights: Rights::Ours,
         }
