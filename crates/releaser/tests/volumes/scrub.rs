@@ -44,7 +44,13 @@ async fn a_volume_is_cleaned_before_anybody_else_gets_it() -> Result<()> {
         Ok(found)
     })
     .await?;
-    assert_eq!(greedy.get("greedy").await?.spec.and_then(|spec| spec.volume_name), Some(volume.clone()));
+    // Kubernetes writes the claim after the volume.
+    eventually("the claim to know it too", async || {
+        let found = greedy.get("greedy").await?.spec.and_then(|spec| spec.volume_name);
+        ensure!(found.as_ref() == Some(&volume), "it has {found:?}");
+        Ok(())
+    })
+    .await?;
     history.check(room)?;
     let previous: Value = serde_json::from_str(&taken.annotations()[PREVIOUS_CLAIM])?;
     assert_eq!(
