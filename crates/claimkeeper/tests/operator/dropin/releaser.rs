@@ -110,7 +110,11 @@ async fn what_belongs_to_the_provisioner_alone_is_said_once() -> Result<()> {
     let replica = original.start("releaser", &line).await?;
     let output = replica.leash.output();
     assert_eq!(output.matches("-namespace is only where the Lease is by default").count(), 1, "{output}");
-    let lease = original.home.leases.get("lock").await?;
-    assert!(lease.spec.is_some_and(|spec| spec.holder_identity.is_some()));
-    Ok(())
+    // A replica is ready without leading, so it may answer before it has asked for the Lease.
+    eventually("a holder of the Lease", async || {
+        let lease = original.home.leases.get("lock").await?;
+        ensure!(lease.spec.is_some_and(|spec| spec.holder_identity.is_some()), "nobody holds it");
+        Ok(())
+    })
+    .await
 }
