@@ -4,6 +4,7 @@
 //! starts a thread, opens a socket or reads the clock in another way.
 
 pub mod admin;
+pub mod admission;
 pub mod client;
 pub mod events;
 pub mod leader;

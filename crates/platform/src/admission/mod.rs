@@ -1,0 +1,21 @@
+//! Admission: the API server asks before it writes, and a feature answers.
+//!
+//! A feature implements [`Webhook`] for one path; what a request says and what an answer may say is in [`review`].
+
+use std::{future::Future, pin::Pin};
+
+pub mod review;
+
+pub use review::{Answer, Operation, Request};
+
+/// An answer on its way. Almost every one is ready at once; only what the caches do not know yet is read live.
+pub type Answering<'a> = Pin<Box<dyn Future<Output = Answer> + Send + 'a>>;
+
+/// What answers the requests to one path.
+pub trait Webhook: Send + Sync + 'static {
+    /// The path, with its slash.
+    fn path(&self) -> &'static str;
+
+    /// Answers one request.
+    fn review<'a>(&'a self, request: &'a Request<'a>) -> Answering<'a>;
+}
