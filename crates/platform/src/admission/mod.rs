@@ -5,8 +5,10 @@
 use std::{future::Future, pin::Pin};
 
 pub mod review;
+pub mod tls;
 
 pub use review::{Answer, Operation, Request};
+pub use tls::ServedCertificate;
 
 /// An answer on its way. Almost every one is ready at once; only what the caches do not know yet is read live.
 pub type Answering<'a> = Pin<Box<dyn Future<Output = Answer> + Send + 'a>>;
