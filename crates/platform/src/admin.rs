@@ -44,12 +44,7 @@ impl AdminServer {
     /// Takes the port.
     pub async fn bind(listen: SocketAddr, registry: Registry, readiness: Readiness) -> Result<Self, ListenError> {
         let listener = TcpListener::bind(listen).await.map_err(|error| {
-            let reason = match error.kind() {
-                io::ErrorKind::AddrInUse => "the port is in use by another process".to_owned(),
-                io::ErrorKind::AddrNotAvailable => "this machine does not have that address".to_owned(),
-                io::ErrorKind::PermissionDenied => "this user may not listen on that port".to_owned(),
-                _ => error.to_string(),
-            };
+            let reason = why_not_listening(&error);
             ListenError { listen, reason }
         })?;
         Ok(Self { listener, router: router(registry, readiness) })
@@ -63,6 +58,16 @@ impl AdminServer {
     /// Serves until `stop` is cancelled.
     pub async fn serve(self, stop: CancellationToken) -> io::Result<()> {
         axum::serve(self.listener, self.router).with_graceful_shutdown(stop.cancelled_owned()).await
+    }
+}
+
+/// Why a port cannot be had, for whoever chose it.
+pub(crate) fn why_not_listening(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "the port is in use by another process".to_owned(),
+        io::ErrorKind::AddrNotAvailable => "this machine does not have that address".to_owned(),
+        io::ErrorKind::PermissionDenied => "this user may not listen on that port".to_owned(),
+        _ => error.to_string(),
     }
 }
 
