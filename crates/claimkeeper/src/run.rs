@@ -4,13 +4,14 @@
 //!                 ┌── admin server: metrics and probes, from the first moment to the last
 //! signal ──> run ─┼── watches: feed the stores on every replica, so that a standby is warm
 //!                 ├── elector ── term ──> features: act only while this replica leads
+//!                 ├── admission server: answers on every replica, on a thread of its own, until its requests are drained
 //!                 └── events: outlive the features, so that the last ones are told
 //! ```
 //!
 //! Admin server, events and each of the watches are tasks of their own, so that what wakes one is not everybody's business. The
 //! features are not: they must stop the moment their term ends, and a future that is dropped does.
 
-use std::{path::Path, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use cluster::{
@@ -27,6 +28,7 @@ use futures::future::join_all;
 use kube::{Client, Config as KubeConfig};
 use platform::{
     admin::AdminServer,
+    admission::{AdmissionServer, ServedCertificate, ServerError, Webhook},
     client::{self, ClientOptions, Fence, FencedClient},
     events::{Recorder, Worker},
     leader::{Elector, unique_identity},
@@ -77,7 +79,8 @@ async fn operate(config: Config, kubeconfig: Option<&Path>) -> anyhow::Result<()
     let kube = client::load_config(kubeconfig)?;
     let admin = AdminServer::bind(config.admin.listen, registry.clone(), readiness.clone()).await?;
     let address = admin.address().context("cannot tell the admin server's address")?;
-    let operator = Operator::new(&config, &kube, registry, readiness)?;
+    let admission = bind_admission(&config, &registry, &readiness).await?;
+    let operator = Operator::new(&config, &kube, registry, readiness, admission)?;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         features = config.features.iter().map(|feature| feature.name()).collect::<Vec<_>>().join(","),
@@ -99,6 +102,19 @@ async fn operate(config: Config, kubeconfig: Option<&Path>) -> anyhow::Result<()
     Ok(())
 }
 
+/// The admission server, if a feature has something to answer.
+async fn bind_admission(
+    config: &Config,
+    registry: &Registry,
+    readiness: &Readiness,
+) -> Result<Option<AdmissionServer>, ServerError> {
+    if !config.features.iter().any(|feature| feature.answers_admission()) {
+        return Ok(None);
+    }
+    let certificate = ServedCertificate::default();
+    AdmissionServer::bind(config.webhook.settings(), certificate, registry, readiness).await.map(Some)
+}
+
 fn tell_build(registry: &Registry) {
     let help = "The version of this build; always 1.";
     registry.gauges("claimkeeper_build_info", help, &["version"]).with(&[env!("CARGO_PKG_VERSION")]).set(1.0);
@@ -117,6 +133,9 @@ struct Operator {
     reclaim: Option<Reclaim>,
     provisioner: Option<Provisioner>,
     releaser: Option<Releaser>,
+    /// Answers the API server; taken when it starts.
+    admission: Option<AdmissionServer>,
+    webhooks: Vec<Arc<dyn Webhook>>,
     /// Writes the events; taken when it starts.
     events: Option<Worker>,
     fence: Fence,
@@ -145,7 +164,13 @@ impl Stores {
 }
 
 impl Operator {
-    fn new(config: &Config, kube: &KubeConfig, registry: Registry, readiness: Readiness) -> anyhow::Result<Self> {
+    fn new(
+        config: &Config,
+        kube: &KubeConfig,
+        registry: Registry,
+        readiness: Readiness,
+        admission: Option<AdmissionServer>,
+    ) -> anyhow::Result<Self> {
         let fence = Fence::new();
         let options = ClientOptions::new(&registry);
         let client = client::build(kube.clone(), options.clone())?;
@@ -203,6 +228,8 @@ impl Operator {
             reclaim,
             provisioner,
             releaser,
+            admission,
+            webhooks: Vec::new(),
             events: Some(events),
             fence,
             elector,
@@ -211,6 +238,7 @@ impl Operator {
 
     async fn run(mut self, stop: CancellationToken) -> anyhow::Result<()> {
         let (elector, events) = (self.elector.take(), self.events.take());
+        let (admission, webhooks) = (self.admission.take(), std::mem::take(&mut self.webhooks));
         let told = CancellationToken::new();
         let act = async {
             if let Some(elector) = elector {
@@ -219,14 +247,26 @@ impl Operator {
                 self.fence.open_until(far_future());
                 self.term(stop.clone()).await;
             }
+            Ok(())
+        };
+        // It is asked, and has events to tell, for a while longer than the features act.
+        let admit = async {
+            match admission {
+                Some(server) => server.serve(webhooks, stop.clone()).await,
+                None => Ok(()),
+            }
+        };
+        let work = async {
+            let ended = tokio::try_join!(act, admit);
             told.cancel();
+            ended.map(|_| ())
         };
         let mut tell = JoinSet::new();
         if let Some(events) = events {
             tell.spawn(events.run(told.clone()));
         }
         tokio::select! {
-            _ = async { tokio::join!(act, tell.join_all()) } => Ok(()),
+            (ended, _) = async { tokio::join!(work, tell.join_all()) } => ended.map_err(Into::into),
             error = self.watch() => Err(error),
         }
     }

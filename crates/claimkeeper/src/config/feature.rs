@@ -29,6 +29,13 @@ impl Feature {
         }
     }
 
+    /// Whether the API server asks it before it writes.
+    pub(crate) fn answers_admission(self) -> bool {
+        match self {
+            Self::Ephemeral | Self::Provisioner | Self::Releaser => false,
+        }
+    }
+
     /// All names.
     pub(crate) fn names() -> Vec<&'static str> {
         Self::ALL.into_iter().map(Self::name).collect()

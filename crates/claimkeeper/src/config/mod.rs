@@ -6,6 +6,7 @@ mod label;
 pub(crate) mod provisioner;
 pub(crate) mod releaser;
 mod seconds;
+pub(crate) mod webhook;
 
 use std::{fs, net::SocketAddr, path::Path};
 
@@ -30,6 +31,7 @@ pub(crate) struct Config {
     pub namespace: Option<String>,
     pub leader_election: LeaderElection,
     pub admin: Admin,
+    pub webhook: webhook::Webhook,
     pub log: Log,
     pub ephemeral: Ephemeral,
     pub provisioner: provisioner::Provisioner,
@@ -186,6 +188,7 @@ impl Config {
         self.provisioner.check()?;
         check_concurrency("releaser.concurrency", self.releaser.concurrency)?;
         self.releaser.check()?;
+        self.webhook.check()?;
         for plugin in &self.ephemeral.reclaim_without_attach {
             check_plugin(plugin)?;
         }
@@ -257,8 +260,8 @@ mod tests {
         );
         assert_eq!(
             error("zzz: 1\n"),
-            "line 1, column 1: unknown key `zzz`; known here: features, namespace, leaderElection, admin, log, \
-             ephemeral, provisioner, releaser"
+            "line 1, column 1: unknown key `zzz`; known here: features, namespace, leaderElection, admin, webhook, \
+             log, ephemeral, provisioner, releaser"
         );
     }
 
@@ -292,6 +295,15 @@ mod tests {
                 "ephemeral:\n  reclaimWithoutAttach: [kubernetes.io/iscsi]\n",
                 "has `kubernetes.io/iscsi`, but of the plugins in Kubernetes it may have only kubernetes.io/local-volume, ",
             ),
+            (
+                "webhook:\n  requestTimeout: 0s\n",
+                "webhook.requestTimeout: is 0ns, but must be more than nothing and 30s at most",
+            ),
+            ("webhook:\n  requestTimeout: 31s\n", "webhook.requestTimeout: is 31s"),
+            ("webhook:\n  drainDelay: 2m\n", "webhook.drainDelay: is 120s, but must be 60s at most"),
+            ("webhook:\n  maxInFlight: 0\n", "webhook.maxInFlight: is 0"),
+            ("webhook:\n  maxConnections: 0\n", "webhook.maxConnections: is 0"),
+            ("webhook:\n  clientCa: x\n", "unknown key `clientCa`; did you mean `clientCA`?"),
             ("namespace: ''\n", "namespace: is empty"),
             ("features: [ephemeral]\nfeatures: []\n", "the key `features` appears twice"),
         ] {
@@ -312,9 +324,12 @@ mod tests {
         let [block] = documented(page)[..] else { panic!("the page has one configuration") };
         let shown = Config { features: Vec::new(), ..Config::parse(block).unwrap() };
         assert_eq!(format!("{shown:#?}"), format!("{:#?}", Config::default()));
-        let uncommented = block.replace("# namespace:", "namespace:").replace("# identity:", "identity:");
+        let uncommented = block
+            .replace("# namespace:", "namespace:")
+            .replace("# identity:", "identity:")
+            .replace("# clientCA:", "clientCA:");
         let all_keys = Config::parse(&uncommented).unwrap();
-        assert!(all_keys.namespace.is_some());
+        assert!(all_keys.namespace.is_some() && all_keys.webhook.client_ca.is_some());
         assert!(all_keys.leader_election.namespace.is_some() && all_keys.leader_election.identity.is_some());
     }
 

@@ -22,6 +22,12 @@ impl From<Seconds> for Duration {
     }
 }
 
+impl From<Duration> for Seconds {
+    fn from(duration: Duration) -> Self {
+        Self(duration)
+    }
+}
+
 impl<'de> Deserialize<'de> for Seconds {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
