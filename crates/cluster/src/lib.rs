@@ -14,6 +14,7 @@ pub mod class;
 pub mod creation;
 pub mod decision;
 pub mod driver;
+pub mod fit;
 pub mod job;
 pub mod key;
 mod meta;

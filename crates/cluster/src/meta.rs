@@ -8,7 +8,10 @@ use serde::{
     de::{IgnoredAny, MapAccess, Visitor},
 };
 
-use crate::{class::CLASS_ANNOTATION, volume::BOUND_BY_CONTROLLER};
+use crate::{
+    class::{CLASS_ANNOTATION, IS_DEFAULT},
+    volume::{BOUND_BY_CONTROLLER, PROVISIONED_BY},
+};
 
 /// Decodes the few fields of metadata that some decision reads and skips the rest while parsing. managedFields alone are
 /// often more than half of an object: they must not even be allocated.
@@ -70,13 +73,16 @@ impl<L: Default + Into<Option<Entries>>> SlimMeta<L> {
 type Entries = BTreeMap<String, String>;
 
 /// What the keys begin with that some decision reads.
-const OUR_PREFIXES: [&str; 5] = [
+const OUR_PREFIXES: [&str; 8] = [
     "claimkeeper.dev/",
     "dynamic-pvc-provisioner.kubernetes.io/",
     // Two spellings of the same domain are in use.
     "reclaimable-pv-releaser",
     BOUND_BY_CONTROLLER,
+    PROVISIONED_BY,
     CLASS_ANNOTATION,
+    IS_DEFAULT[0],
+    IS_DEFAULT[1],
 ];
 
 /// Labels or annotations that concern us; others, such as the last applied configuration, can be as big as the object itself.

@@ -14,6 +14,9 @@ pub const EPHEMERAL_VOLUMES: &str = "claimkeeper.dev/ephemeral-volumes";
 /// The only value of [`EPHEMERAL_VOLUMES`] that means anything.
 pub const DENY: &str = "deny";
 
+/// The label by which an administrator says what becomes of claims that break the rule for local storage.
+pub const ENFORCEMENT: &str = "claimkeeper.dev/enforcement";
+
 /// A namespace.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Namespace {
@@ -21,6 +24,8 @@ pub struct Namespace {
     pub key: ObjectKey,
     /// Whether its label [`EPHEMERAL_VOLUMES`] says [`DENY`].
     pub denies_ephemeral_volumes: bool,
+    /// What its label [`ENFORCEMENT`] says, word for word.
+    pub enforcement: Option<Box<str>>,
     /// When it was made: one of the same name that is newer may be another tenant's.
     pub created: Timestamp,
     /// Whether somebody asked for its end.
@@ -32,11 +37,12 @@ impl Slim for Namespace {
     const KIND: &'static str = "namespaces";
 
     fn from_wire(Wire { metadata }: Wire) -> Option<Self> {
-        let label = metadata.labels.as_ref().and_then(|labels| labels.get(EPHEMERAL_VOLUMES));
-        let denies_ephemeral_volumes = label.is_some_and(|value| value == DENY);
+        let mut labels = metadata.labels.unwrap_or_default();
+        let denies_ephemeral_volumes = labels.get(EPHEMERAL_VOLUMES).is_some_and(|value| value == DENY);
         Some(Self {
             key: ObjectKey::new("", &metadata.name?),
             denies_ephemeral_volumes,
+            enforcement: labels.remove(ENFORCEMENT).map(String::into_boxed_str),
             created: metadata.creation_timestamp.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
             being_deleted: metadata.deletion_timestamp.is_some(),
         })

@@ -21,6 +21,9 @@ use crate::{
 /// The annotation by which Kubernetes remembers that it, and not an administrator, chose the claim of a volume.
 pub const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 
+/// The annotation by which the maker of a volume signs it.
+pub(crate) const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
+
 /// A volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Volume {
@@ -40,6 +43,8 @@ pub struct Volume {
     pub being_deleted: bool,
     /// The name of its class, empty if it has none.
     pub class: Box<str>,
+    /// The CSI driver that serves it or else who made it; empty if neither is known.
+    pub driver: Box<str>,
     /// The claim that it belongs to, or did, or is meant for.
     pub claim: Option<ClaimReference>,
     /// All its labels: claims may select by them.
@@ -136,7 +141,8 @@ impl Slim for Volume {
     const KIND: &'static str = "persistentvolumes";
 
     fn from_wire(Wire { metadata, spec, status }: Wire) -> Option<Self> {
-        let annotations = metadata.annotations.unwrap_or_default();
+        let mut annotations = metadata.annotations.unwrap_or_default();
+        let maker = annotations.remove(PROVISIONED_BY);
         let class = annotations.get(CLASS_ANNOTATION).cloned().or(spec.storage_class_name).unwrap_or_default();
         Some(Self {
             key: ObjectKey::new("", &metadata.name?),
@@ -153,6 +159,7 @@ impl Slim for Volume {
             retained: spec.persistent_volume_reclaim_policy.as_deref() == Some("Retain"),
             being_deleted: metadata.deletion_timestamp.is_some(),
             class: class.into_boxed_str(),
+            driver: spec.csi.map(|csi| csi.driver).or(maker).unwrap_or_default().into_boxed_str(),
             claim: spec.claim_ref.map(Into::into),
             labels: metadata.labels.unwrap_or_default(),
             annotations,
@@ -187,12 +194,19 @@ pub struct Wire {
 struct WireSpec {
     persistent_volume_reclaim_policy: Option<String>,
     storage_class_name: Option<String>,
+    csi: Option<WireCsi>,
     claim_ref: Option<WireReference>,
     capacity: Option<WireCapacity>,
     #[serde(default)]
     access_modes: Vec<String>,
     volume_mode: Option<String>,
     volume_attributes_class_name: Option<String>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct WireCsi {
+    #[serde(default)]
+    driver: String,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -249,6 +263,20 @@ mod tests {
         assert_eq!(unused_by_namespace(&volume), ["ci".into()]);
         assert_eq!((RELEASED_BY_CLASS.values)(&volume), ["cache".into()]);
         assert!((FREE_BY_CLASS.values)(&volume).is_empty());
+    }
+
+    #[test]
+    fn who_serves_a_volume_is_known_and_otherwise_who_made_it() {
+        let volume = |annotations: &str, spec: &str| {
+            let metadata = format!(r#"{{"name":"pv-1","uid":"u1","resourceVersion":"7","annotations":{annotations}}}"#);
+            let json = format!(r#"{{"metadata":{metadata},"spec":{spec}}}"#);
+            Volume::from_wire(serde_json::from_str(&json).unwrap()).unwrap()
+        };
+        let made = r#"{"pv.kubernetes.io/provisioned-by":"maker.example.dev"}"#;
+        assert_eq!(&*volume(made, r#"{"csi":{"driver":"csi.example.dev"}}"#).driver, "csi.example.dev");
+        let local = volume(made, r#"{"local":{"path":"/mnt"}}"#);
+        assert_eq!((&*local.driver, local.annotations.is_empty()), ("maker.example.dev", true));
+        assert_eq!(&*volume("{}", r#"{"hostPath":{"path":"/mnt"}}"#).driver, "");
     }
 
     #[test]

@@ -193,6 +193,7 @@ mod tests {
         Arc::new(Namespace {
             key: ObjectKey::new("", "ci"),
             denies_ephemeral_volumes,
+            enforcement: None,
             created: Timestamp::UNIX_EPOCH,
             being_deleted: false,
         })

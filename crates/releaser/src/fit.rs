@@ -1,15 +1,15 @@
-//! Which claim a volume may be given to. The rules are those by which Kubernetes itself finds a volume for a claim.
+//! Which claim a volume may be given to.
 
-use std::collections::BTreeMap;
-
-use cluster::{ObjectKey, Volume, class::CLASS_ANNOTATION, quantity::Quantity};
+use cluster::{
+    ObjectKey, Volume,
+    class::CLASS_ANNOTATION,
+    fit::{Wants, WireWants},
+};
 use k8s_openapi::{
-    api::core::v1::PersistentVolumeClaim,
-    apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement, ObjectMeta},
-    jiff::Timestamp,
+    api::core::v1::PersistentVolumeClaim, apimachinery::pkg::apis::meta::v1::ObjectMeta, jiff::Timestamp,
 };
 use kube::Resource;
-use serde::{Deserialize, de::IgnoredAny};
+use serde::Deserialize;
 
 use crate::decision::Candidate;
 
@@ -26,13 +26,7 @@ pub(crate) struct WaitingClaim {
     /// Whether it has a volume, or one is being made for it.
     served: bool,
     class: Option<String>,
-    request: Option<Quantity>,
-    access_modes: Vec<String>,
-    mode: String,
-    attributes_class: String,
-    selector: Option<LabelSelector>,
-    /// Whether it is to begin with somebody's data.
-    has_source: bool,
+    wants: Wants,
 }
 
 impl WaitingClaim {
@@ -45,12 +39,7 @@ impl WaitingClaim {
             being_deleted: metadata.deletion_timestamp.is_some(),
             served: spec.volume_name.is_some_and(|name| !name.is_empty()) || annotations.contains_key(SELECTED_NODE),
             class: annotations.remove(CLASS_ANNOTATION).or(spec.storage_class_name),
-            request: spec.resources.requests.get("storage").and_then(|amount| amount.parse().ok()),
-            access_modes: spec.access_modes,
-            mode: spec.volume_mode.unwrap_or_else(|| "Filesystem".to_owned()),
-            attributes_class: spec.volume_attributes_class_name.unwrap_or_default(),
-            selector: spec.selector,
-            has_source: spec.data_source.is_some() || spec.data_source_ref.is_some(),
+            wants: spec.wants.into(),
         })
     }
 
@@ -65,38 +54,8 @@ impl WaitingClaim {
 
     /// Whether it may have this volume.
     pub(crate) fn fits(&self, volume: &Volume) -> bool {
-        let offer = &volume.offer;
-        let offered = |mode: &String| offer.access_modes.iter().any(|offered| **offered == **mode);
         // No class and the empty one are not the same: the former gets the default, and then it is not this volume's.
-        self.class.as_deref() == Some(&*volume.class)
-            && self.request.zip(offer.capacity).is_some_and(|(request, capacity)| request <= capacity)
-            && self.access_modes.iter().all(offered)
-            && *self.mode == *offer.mode
-            && *self.attributes_class == *offer.attributes_class
-            && self.selector.as_ref().is_none_or(|selector| selects(selector, &volume.labels))
-            && !self.has_source
-    }
-}
-
-fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
-    let equal = |(key, value): (&String, &String)| labels.get(key) == Some(value);
-    selector.match_labels.iter().flatten().all(equal)
-        && selector.match_expressions.iter().flatten().all(|requirement| meets(requirement, labels))
-}
-
-fn meets(
-    LabelSelectorRequirement { key, operator, values }: &LabelSelectorRequirement,
-    labels: &BTreeMap<String, String>,
-) -> bool {
-    let value = labels.get(key);
-    let listed = value.is_some_and(|value| values.iter().flatten().any(|listed| listed == value));
-    match operator.as_str() {
-        "In" => listed,
-        "NotIn" => !listed,
-        "Exists" => value.is_some(),
-        "DoesNotExist" => value.is_none(),
-        // Kubernetes knows something that we don't: better none than a wrong one.
-        _ => false,
+        self.class.as_deref().is_some_and(|class| self.wants.fits(class, volume))
     }
 }
 
@@ -114,21 +73,8 @@ pub(crate) struct ClaimWire {
 struct ClaimSpec {
     volume_name: Option<String>,
     storage_class_name: Option<String>,
-    #[serde(default)]
-    resources: ClaimResources,
-    #[serde(default)]
-    access_modes: Vec<String>,
-    volume_mode: Option<String>,
-    volume_attributes_class_name: Option<String>,
-    selector: Option<LabelSelector>,
-    data_source: Option<IgnoredAny>,
-    data_source_ref: Option<IgnoredAny>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-struct ClaimResources {
-    #[serde(default)]
-    requests: BTreeMap<String, String>,
+    #[serde(flatten)]
+    wants: WireWants,
 }
 
 #[cfg(test)]

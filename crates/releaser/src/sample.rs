@@ -1,8 +1,9 @@
 //! Objects for the tests of the rules.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use cluster::{Class, ObjectKey, Volume, store::Slim};
+use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 /// A volume of class `cache` whose claim `ci/build` (uid `c1`) is gone since the first second of 2026.
@@ -34,6 +35,10 @@ pub(crate) fn class(annotations: &[(&str, &str)]) -> Option<Arc<Class>> {
         key: ObjectKey::new("", "cache"),
         uid: "s1".into(),
         annotations: annotations.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
+        created: Timestamp::UNIX_EPOCH,
+        is_default: false,
+        provisioner: "disks.example.dev".into(),
+        parameters: BTreeMap::new(),
         provisions: true,
         waits_for_consumer: true,
     }))

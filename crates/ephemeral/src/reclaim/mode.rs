@@ -76,7 +76,10 @@ impl ReclaimCompleted {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use cluster::ObjectKey;
+    use k8s_openapi::jiff::Timestamp;
 
     use super::*;
 
@@ -85,6 +88,10 @@ mod tests {
             key: ObjectKey::new("", "fast"),
             uid: "u1".into(),
             annotations: annotation.map(|value| (RECLAIM_COMPLETED.into(), value.into())).into_iter().collect(),
+            created: Timestamp::UNIX_EPOCH,
+            is_default: false,
+            provisioner: "disks.example.dev".into(),
+            parameters: BTreeMap::new(),
             provisions: true,
             waits_for_consumer: true,
         }

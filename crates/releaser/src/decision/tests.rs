@@ -208,8 +208,8 @@ fn a_class_that_provisions_at_once_leaves_no_claim_waiting() {
     let mut immediate = by("namespace");
     let made = |provisions, waits_for_consumer| {
         class(&[(RELEASE, "namespace")]).map(|class| {
-            let Class { key, uid, annotations, .. } = Arc::into_inner(class).unwrap();
-            Arc::new(Class { key, uid, annotations, provisions, waits_for_consumer })
+            let class = Arc::into_inner(class).unwrap();
+            Arc::new(Class { provisions, waits_for_consumer, ..class })
         })
     };
     for (provisions, waits, reason) in [

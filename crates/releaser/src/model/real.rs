@@ -1,6 +1,11 @@
 //! What the rules see of the modelled world, and what their writes do to it: real objects, real rules, real patches.
 
-use std::{cell::RefCell, collections::HashMap, hash::Hash, sync::Arc};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, HashMap},
+    hash::Hash,
+    sync::Arc,
+};
 
 use cluster::{Class, ObjectKey, store::Slim, volume::VolumePhase};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -162,6 +167,10 @@ fn class_of(setup: &Setup, word: Word) -> Arc<Class> {
         key: ObjectKey::new("", "cache"),
         uid: "s1".into(),
         annotations: annotations.collect(),
+        created: Timestamp::UNIX_EPOCH,
+        is_default: false,
+        provisioner: "disks.example.dev".into(),
+        parameters: BTreeMap::new(),
         provisions: setup.provisions_at_once,
         waits_for_consumer: !setup.provisions_at_once,
     })
