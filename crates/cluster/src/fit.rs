@@ -57,10 +57,14 @@ fn meets(
     }
 }
 
-/// The part of a claim's spec that says what it wants, on its way from the API server.
+/// A claim's spec on its way from the API server.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct WireWants {
+pub struct WireSpec {
+    /// The class that it names, unless an annotation does.
+    pub storage_class_name: Option<String>,
+    /// The volume that it names.
+    pub volume_name: Option<String>,
     #[serde(default)]
     resources: WireResources,
     #[serde(default)]
@@ -78,8 +82,8 @@ struct WireResources {
     requests: BTreeMap<String, String>,
 }
 
-impl From<WireWants> for Wants {
-    fn from(spec: WireWants) -> Self {
+impl From<WireSpec> for Wants {
+    fn from(spec: WireSpec) -> Self {
         Self {
             request: spec.resources.requests.get("storage").and_then(|amount| amount.parse().ok()),
             access_modes: spec.access_modes,

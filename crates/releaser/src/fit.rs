@@ -3,7 +3,7 @@
 use cluster::{
     ObjectKey, Volume,
     class::CLASS_ANNOTATION,
-    fit::{Wants, WireWants},
+    fit::{Wants, WireSpec},
 };
 use k8s_openapi::{
     api::core::v1::PersistentVolumeClaim, apimachinery::pkg::apis::meta::v1::ObjectMeta, jiff::Timestamp,
@@ -30,16 +30,17 @@ pub(crate) struct WaitingClaim {
 }
 
 impl WaitingClaim {
-    pub(crate) fn from_wire(ClaimWire { metadata, spec }: ClaimWire) -> Option<Self> {
+    pub(crate) fn from_wire(ClaimWire { metadata, mut spec }: ClaimWire) -> Option<Self> {
         let mut annotations = metadata.annotations.unwrap_or_default();
         Some(Self {
             key: ObjectKey::new(&metadata.namespace?, &metadata.name?),
             uid: metadata.uid?.into(),
             created: metadata.creation_timestamp.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
             being_deleted: metadata.deletion_timestamp.is_some(),
-            served: spec.volume_name.is_some_and(|name| !name.is_empty()) || annotations.contains_key(SELECTED_NODE),
-            class: annotations.remove(CLASS_ANNOTATION).or(spec.storage_class_name),
-            wants: spec.wants.into(),
+            served: spec.volume_name.as_ref().is_some_and(|name| !name.is_empty())
+                || annotations.contains_key(SELECTED_NODE),
+            class: annotations.remove(CLASS_ANNOTATION).or_else(|| spec.storage_class_name.take()),
+            wants: spec.into(),
         })
     }
 
@@ -65,16 +66,7 @@ impl WaitingClaim {
 pub(crate) struct ClaimWire {
     metadata: ObjectMeta,
     #[serde(default)]
-    spec: ClaimSpec,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ClaimSpec {
-    volume_name: Option<String>,
-    storage_class_name: Option<String>,
-    #[serde(flatten)]
-    wants: WireWants,
+    spec: WireSpec,
 }
 
 #[cfg(test)]
