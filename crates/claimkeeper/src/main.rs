@@ -5,6 +5,7 @@ mod config;
 mod dropin;
 mod policy;
 mod run;
+mod stores;
 mod why;
 
 use std::process::ExitCode;

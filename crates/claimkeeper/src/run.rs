@@ -15,11 +15,10 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use cluster::{
-    Store,
     server::{self, ListMode, Version},
-    store::Index,
     watch::Watches,
 };
+use enforcement::Enforcement;
 use ephemeral::{
     Caches, Ephemeral,
     reclaim::{self, Reclaim},
@@ -46,7 +45,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{Config, Feature};
+use crate::{
+    config::{Config, Feature},
+    stores::Stores,
+};
 
 /// Kubernetes gives a pod 30 s to end; this leaves time to release the lease and to send the last events.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(20);
@@ -133,6 +135,7 @@ struct Operator {
     reclaim: Option<Reclaim>,
     provisioner: Option<Provisioner>,
     releaser: Option<Releaser>,
+    enforcement: Option<Arc<Enforcement>>,
     /// Answers the API server; taken when it starts.
     admission: Option<AdmissionServer>,
     webhooks: Vec<Arc<dyn Webhook>>,
@@ -140,27 +143,6 @@ struct Operator {
     events: Option<Worker>,
     fence: Fence,
     elector: Option<Elector>,
-}
-
-/// What more than one feature may look at. A store that no enabled feature needs stays empty.
-struct Stores {
-    pods: Store<cluster::Pod>,
-    claims: Store<cluster::Claim>,
-    classes: Store<cluster::Class>,
-    namespaces: Store<cluster::Namespace>,
-    volumes: Store<cluster::Volume>,
-}
-
-impl Stores {
-    fn new(features: &[Feature], reclaims: bool) -> Self {
-        Self {
-            pods: store_of_pods(features, reclaims),
-            claims: Store::new(vec![|_| true], vec![]),
-            classes: Store::new(vec![|_| true], vec![]),
-            namespaces: Store::new(vec![|_| true], vec![]),
-            volumes: Store::new(vec![|_| true], releaser::INDEXES_OF_VOLUMES.into()),
-        }
-    }
 }
 
 impl Operator {
@@ -211,6 +193,19 @@ impl Operator {
             let releaser = Releaser::new(caches, writer.clone(), recorder.clone(), &registry, settings);
             if config.releaser.scrub { releaser.with_scrub(Scrub::new(&home)) } else { releaser }
         });
+        let enforcement = admission.as_ref().filter(|_| runs(Feature::Enforcement)).map(|server| {
+            let caches = enforcement::Caches {
+                pods: pods.clone(),
+                classes: classes.clone(),
+                namespaces: namespaces.clone(),
+                volumes: volumes.clone(),
+            };
+            let settings = enforcement::Settings { home: Some(home.clone()), ..config.enforcement.clone() };
+            let _guard = server.enter();
+            let reader = client::build(kube.clone(), ClientOptions { retry: false, ..ClientOptions::new(&registry) })?;
+            anyhow::Ok(Arc::new(Enforcement::new(caches, settings, reader, recorder.clone(), &registry)))
+        });
+        let enforcement = enforcement.transpose()?;
         let ephemeral = runs(Feature::Ephemeral).then(|| {
             let caches = Caches::beside(pods, claims, namespaces);
             Ephemeral::new(caches, writer, recorder, &registry, config.ephemeral.concurrency)
@@ -228,8 +223,9 @@ impl Operator {
             reclaim,
             provisioner,
             releaser,
+            webhooks: enforcement.iter().map(|feature| Arc::clone(feature) as Arc<dyn Webhook>).collect(),
+            enforcement,
             admission,
-            webhooks: Vec::new(),
             events: Some(events),
             fence,
             elector,
@@ -295,6 +291,9 @@ impl Operator {
         {
             return anyhow::anyhow!("{error}");
         }
+        if let Some(enforcement) = &self.enforcement {
+            enforcement.introduce(&self.client).await;
+        }
         let watches = Watches {
             client: self.client.clone(),
             namespace: self.namespace.clone(),
@@ -311,19 +310,22 @@ impl Operator {
 
     /// One watch per kind that an enabled feature needs.
     fn feeds(&self, watches: &Watches) -> JoinSet<()> {
-        let Self { stores, ephemeral, reclaim, provisioner, releaser, .. } = self;
+        let Self { stores, ephemeral, reclaim, provisioner, releaser, enforcement, .. } = self;
+        let enforces = enforcement.is_some();
         let mut feeds = JoinSet::new();
-        feeds.spawn(watches.feed(&stores.claims));
-        if ephemeral.is_some() || provisioner.is_some() {
+        if ephemeral.is_some() || provisioner.is_some() || releaser.is_some() {
+            feeds.spawn(watches.feed(&stores.claims));
+        }
+        if ephemeral.is_some() || provisioner.is_some() || enforces {
             feeds.spawn(watches.feed(&stores.pods));
         }
-        if ephemeral.is_some() || releaser.as_ref().is_some_and(Releaser::watches_namespaces) {
+        if ephemeral.is_some() || enforces || releaser.as_ref().is_some_and(Releaser::watches_namespaces) {
             feeds.spawn(watches.feed_namespaces(&stores.namespaces));
         }
-        if reclaim.is_some() || releaser.is_some() {
+        if reclaim.is_some() || releaser.is_some() || enforces {
             feeds.spawn(watches.feed_cluster_scoped(&stores.classes));
         }
-        if releaser.is_some() {
+        if releaser.is_some() || enforces {
             feeds.spawn(watches.feed_cluster_scoped(&stores.volumes));
         }
         if let Some(scrub) = releaser.as_ref().and_then(Releaser::scrubs) {
@@ -357,28 +359,6 @@ impl Operator {
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
-}
-
-/// Pods that no enabled feature could act on are not kept.
-fn store_of_pods(features: &[Feature], reclaims: bool) -> Store<cluster::Pod> {
-    let mut interests: Vec<fn(&cluster::Pod) -> bool> = Vec::new();
-    let mut indexes: Vec<Index<cluster::Pod>> = Vec::new();
-    if features.contains(&Feature::Ephemeral) {
-        interests.push(ephemeral::interesting);
-        indexes.extend(ephemeral::INDEXES_OF_PODS);
-    }
-    if reclaims {
-        interests.push(reclaim::uses_claims);
-        indexes.extend(reclaim::INDEXES_OF_PODS);
-    }
-    if features.contains(&Feature::Provisioner) {
-        interests.push(provisioner::interesting);
-        indexes.extend(provisioner::INDEXES_OF_PODS);
-    }
-    // Two features may want the same one.
-    indexes.sort_by_key(|index| index.name);
-    indexes.dedup_by_key(|index| index.name);
-    Store::new(interests, indexes)
 }
 
 fn tell_version(version: Option<Version>, git_version: &str) {

@@ -1,6 +1,10 @@
 //! What a change of a claim is judged by. Everything else may go on as it did before there was a rule.
 
-use crate::{decision::Write, settings::Settings};
+use crate::{
+    claim::AskedClaim,
+    observation::Write,
+    settings::{ACCEPT, Settings},
+};
 
 /// Who collects what has lost its owners, with an account of its own and without.
 const GARBAGE_COLLECTORS: [&str; 2] =
@@ -42,7 +46,7 @@ impl Changes {
     }
 }
 
-pub(crate) fn judged(settings: &Settings, write: &Write, old: &crate::claim::AskedClaim) -> Changes {
+pub(crate) fn judged(settings: &Settings, write: &Write, old: &AskedClaim) -> Changes {
     let new = &write.claim;
     let accepts = |annotation: &str| old.accepts(annotation) && !new.accepts(annotation);
     let annotations = settings.drivers.iter().map(|driver| driver.accept_annotation.as_str());
@@ -50,7 +54,7 @@ pub(crate) fn judged(settings: &Settings, write: &Write, old: &crate::claim::Ask
     Changes {
         class: old.class != new.class,
         volume: old.volume_name != new.volume_name && !BINDERS.contains(&write.user.as_str()),
-        acceptance: annotations.chain([crate::settings::ACCEPT]).any(accepts),
+        acceptance: annotations.chain([ACCEPT]).any(accepts),
         owner: pod.is_some() && pod != new.pod().map(|pod| &pod.uid),
         orphans: new.owners.iter().all(|owner| old.owners.contains(owner)),
     }

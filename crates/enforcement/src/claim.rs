@@ -15,6 +15,8 @@ use serde::{Deserialize, de::IgnoredAny};
 pub struct AskedClaim {
     /// Where it is to be found.
     pub key: ObjectKey,
+    /// What its name was made from; empty if its author chose the name.
+    pub generate_name: String,
     /// Which claim it is; the API server has chosen it before it asks.
     pub uid: Box<str>,
     /// Whether somebody asked for its end.
@@ -38,6 +40,7 @@ impl AskedClaim {
         let annotations = metadata.annotations.unwrap_or_default();
         Ok(Self {
             key: ObjectKey::new(namespace, &metadata.name.unwrap_or_default()),
+            generate_name: metadata.generate_name.unwrap_or_default(),
             uid: metadata.uid.unwrap_or_default().into(),
             being_deleted: metadata.deletion_timestamp.is_some(),
             // Kubernetes prefers the annotation, too.
@@ -82,6 +85,7 @@ struct Wire {
 #[serde(rename_all = "camelCase")]
 struct WireMeta {
     name: Option<String>,
+    generate_name: Option<String>,
     uid: Option<String>,
     deletion_timestamp: Option<IgnoredAny>,
     owner_references: Option<Vec<OwnerReference>>,

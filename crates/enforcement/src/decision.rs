@@ -30,7 +30,7 @@
 use std::sync::Arc;
 
 use cluster::{
-    Class, Namespace, Pod, Volume,
+    Class, Pod,
     decision::{Chain, Check, Decision},
 };
 
@@ -39,95 +39,9 @@ use crate::{
     claim::{AskedClaim, is_pod},
     governed::{Exempt, Standing, standing},
     message,
-    settings::{Action, OnError, PodOwner, Settings},
+    observation::{Asked, Look, Observation},
+    settings::{Action, OnError, PodOwner},
 };
-
-/// All that the rules look at.
-#[derive(Debug, Clone)]
-pub struct Observation {
-    /// What the administrator says.
-    pub settings: Arc<Settings>,
-    /// What is asked.
-    pub asked: Asked,
-    /// The class of the claim.
-    pub class: Look<Class>,
-    /// The volume that the claim names.
-    pub named_volume: Look<Offered>,
-    /// The volumes that are kept for the claim, and those that it could get because nobody makes one for it.
-    pub volumes: Vec<Offered>,
-    /// The pod that the claim calls its only owner.
-    pub owner: Look<Pod>,
-    /// The claim's namespace.
-    pub namespace: Look<Namespace>,
-}
-
-/// A volume that the claim could have.
-#[derive(Debug, Clone)]
-pub struct Offered {
-    /// The volume.
-    pub volume: Arc<Volume>,
-    /// Its class, which need not be the claim's; none if it has none that exists.
-    pub class: Option<Arc<Class>>,
-}
-
-/// What is asked.
-#[derive(Debug, Clone)]
-pub enum Asked {
-    /// Nothing that the rule is about.
-    Other,
-    /// Something about a claim that makes no sense to us.
-    Unreadable(String),
-    /// A claim is made or changed.
-    Claim(Box<Write>),
-}
-
-/// A claim that is made or changed.
-#[derive(Debug, Clone)]
-pub struct Write {
-    /// The claim as it is to be.
-    pub claim: AskedClaim,
-    /// The claim as it was; none if it is new.
-    pub old: Option<AskedClaim>,
-    /// Who asks.
-    pub user: String,
-}
-
-/// What is known of something that the claim refers to.
-#[derive(Debug)]
-pub enum Look<T> {
-    /// The claim refers to nothing.
-    NotNamed,
-    /// The cache does not have it, and nobody has looked further.
-    NotCached,
-    /// It is there.
-    Known(Arc<T>),
-    /// It is not there.
-    Missing,
-    /// The API server could not be asked.
-    Failed,
-}
-
-impl<T> Clone for Look<T> {
-    fn clone(&self) -> Self {
-        match self {
-            Self::NotNamed => Self::NotNamed,
-            Self::NotCached => Self::NotCached,
-            Self::Known(known) => Self::Known(Arc::clone(known)),
-            Self::Missing => Self::Missing,
-            Self::Failed => Self::Failed,
-        }
-    }
-}
-
-impl<T> Look<T> {
-    /// It, if it is there.
-    pub fn known(&self) -> Option<&Arc<T>> {
-        match self {
-            Self::Known(known) => Some(known),
-            _ => None,
-        }
-    }
-}
 
 /// What is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -159,6 +73,28 @@ pub enum Wanted {
     Owner,
     /// The claim's namespace.
     Namespace,
+}
+
+/// How far the rule got with a claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// Nothing was to be judged.
+    NotJudged,
+    /// The claim is not under the rule.
+    Exempt,
+    /// The claim is under the rule, or nobody knows whether it is.
+    Governed,
+}
+
+/// How far the rule got when it decided so.
+#[must_use]
+pub fn scope(decision: &Decision<Verdict>) -> Scope {
+    match (decision.action, decision.reason) {
+        (Verdict::Allow, "Unhandled" | "OwnNamespace" | "BeingDeleted" | "NothingToJudge") => Scope::NotJudged,
+        (Verdict::Allow, "Accepted" | "OwnedByPod") => Scope::Governed,
+        (Verdict::Allow, _) => Scope::Exempt,
+        _ => Scope::Governed,
+    }
 }
 
 impl Verdict {
@@ -218,17 +154,6 @@ fn allow(reason: &'static str, message: &'static str) -> Decision<Verdict> {
 
 fn read(wanted: Wanted) -> Decision<Verdict> {
     Decision::new(Verdict::Read(wanted), "NotCached", "what the cache does not have is read live")
-}
-
-impl Observation {
-    /// What is written, if it is a claim.
-    #[must_use]
-    pub fn write(&self) -> Option<&Write> {
-        match &self.asked {
-            Asked::Claim(write) => Some(write),
-            Asked::Other | Asked::Unreadable(_) => None,
-        }
-    }
 }
 
 fn unhandled(seen: &Observation) -> Answer {
@@ -317,18 +242,18 @@ fn accepted(seen: &Observation) -> Answer {
 
 fn owned_by_pod(seen: &Observation) -> Answer {
     let write = seen.write()?;
-    let owned = || Some(allow("OwnedByPod", "volume is ephemeral"));
+    let pods_own = || Some(allow("OwnedByPod", "volume is ephemeral"));
     if seen.settings.pod_owner == PodOwner::Seed {
-        return write.claim.owners.iter().any(is_pod).then(owned)?;
+        return write.claim.owners.iter().any(is_pod).then(pods_own)?;
     }
     let owner = write.claim.pod()?;
     // Who changes a claim did not make it: then the trusted accounts are as good as anybody.
     if write.old.is_none() && seen.settings.trusted_creators.contains(&write.user) {
-        return owned();
+        return pods_own();
     }
     match &seen.owner {
         Look::NotCached => Some(read(Wanted::Owner)),
-        Look::Known(pod) if is_owner(pod, &owner.uid) && uses(pod, &write.claim) => owned(),
+        Look::Known(pod) if is_owner(pod, &owner.uid) && uses(pod, &write.claim) => pods_own(),
         _ => None,
     }
 }
@@ -365,7 +290,7 @@ fn owner_not_a_pod(seen: &Observation) -> Answer {
 
 // It is under the rule, so it is ours to refuse; whoever makes claims for pods tries again.
 fn owner_unreadable(seen: &Observation) -> Answer {
-    let wrong = "the pod that owns it cannot be read right now; try again";
+    let wrong = "the pod that owns it cannot be read right now";
     matches!(seen.owner, Look::Failed).then(|| refuse(seen, "OwnerUnreadable", wrong))
 }
 
@@ -377,7 +302,7 @@ fn owner_not_found(seen: &Observation) -> Answer {
 
 fn owner_does_not_use_it(seen: &Observation) -> Answer {
     let claim = &seen.write()?.claim;
-    let pod = claim.pod().and(seen.owner.known())?;
+    let pod = claim.pod().and_then(|_| seen.owner.known())?;
     let wrong = "the pod that owns it neither has it as an ephemeral volume nor mounts it";
     (!uses(pod, claim)).then(|| refuse(seen, "OwnerDoesNotUseIt", wrong))
 }

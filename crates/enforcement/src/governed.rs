@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cluster::Class;
 
 use crate::{
-    decision::{Look, Observation, Offered},
+    observation::{Look, Observation, Offered},
     settings::{ACCEPT, Driver, Settings},
 };
 
@@ -52,8 +52,8 @@ pub fn standing(seen: &Observation) -> Standing<'_> {
     if let Standing::Governed { .. } = by_class {
         return by_class;
     }
-    let volumes = seen.named_volume.known().map(AsRef::as_ref).into_iter().chain(&seen.volumes);
-    volumes.filter_map(|offered| of_volume(&seen.settings, offered)).next().unwrap_or(by_class)
+    let mut volumes = seen.named_volume.known().map(AsRef::as_ref).into_iter().chain(&seen.volumes);
+    volumes.find_map(|offered| of_volume(&seen.settings, offered)).unwrap_or(by_class)
 }
 
 fn by_class(seen: &Observation) -> Standing<'_> {

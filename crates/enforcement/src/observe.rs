@@ -12,7 +12,7 @@ use platform::admission::{Operation, Request};
 
 use crate::{
     claim::AskedClaim,
-    decision::{Asked, Look, Observation, Offered, Write},
+    observation::{Asked, Look, Observation, Offered, Write},
     settings::Settings,
 };
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use cluster::{Store, store::Slim};
 use enforcement::{
-    decision::{ADMIT_CLAIM, Look, Observation, Verdict, Wanted},
+    decision::{ADMIT_CLAIM, Verdict, Wanted},
+    observation::{Look, Observation},
     observe::{Caches, INDEXES_OF_VOLUMES, asked, interesting_pod, interesting_volume},
 };
 use platform::admission::Request;
@@ -17,6 +18,7 @@ mod table;
 
 const NAMESPACE: &str = "ci";
 
+#[allow(clippy::unnecessary_wraps)] // as rows ask for it
 fn uid(pod: &str) -> Option<String> {
     Some(format!("uid-of-{pod}"))
 }
@@ -31,22 +33,22 @@ fn caches(table: &Table, row: &Row) -> Caches {
     };
     for name in table.classes.keys() {
         let class = table.class(name, row.default.as_ref() == Some(name));
-        caches.classes.apply(slim(class, json!({"metadata": {"uid": name}})));
+        caches.classes.apply(slim(class, &json!({"metadata": {"uid": name}})));
     }
     for name in &row.volumes {
         let read = json!({"metadata": {"uid": name, "resourceVersion": "7"}, "status": {"phase": "Available"}});
-        caches.volumes.apply(slim(table.volume(name, NAMESPACE), read));
+        caches.volumes.apply(slim(table.volume(name, NAMESPACE), &read));
     }
     for name in &row.pods {
-        caches.pods.apply(slim(table.pod(name, NAMESPACE), json!({"metadata": {"uid": uid(name)}})));
+        caches.pods.apply(slim(table.pod(name, NAMESPACE), &json!({"metadata": {"uid": uid(name)}})));
     }
     let labels = row.label.as_ref().map(|label| json!({"claimkeeper.dev/enforcement": label}));
-    caches.namespaces.apply(slim(json!({"metadata": {"name": NAMESPACE, "labels": labels}}), json!({})));
+    caches.namespaces.apply(slim(json!({"metadata": {"name": NAMESPACE, "labels": labels}}), &json!({})));
     caches
 }
 
 /// The object as the API server would show it.
-fn slim<T: Slim>(mut object: Value, added: Value) -> T {
+fn slim<T: Slim>(mut object: Value, added: &Value) -> T {
     for (part, values) in added.as_object().unwrap() {
         for (key, value) in values.as_object().unwrap() {
             object[part][key] = value.clone();
@@ -86,7 +88,7 @@ fn look_live(table: &Table, row: &Row, seen: &mut Observation, wanted: Wanted) {
         Wanted::Owner => {
             let owner = seen.write().and_then(|write| write.claim.pod()).unwrap().name.clone();
             let there = row.pods.contains(&owner) && !row.unreadable;
-            let pod = || slim(table.pod(&owner, NAMESPACE), json!({"metadata": {"uid": uid(&owner)}}));
+            let pod = || slim(table.pod(&owner, NAMESPACE), &json!({"metadata": {"uid": uid(&owner)}}));
             seen.owner = if there { Look::Known(Arc::new(pod())) } else { nothing(row) };
         }
     }

@@ -11,6 +11,7 @@ pub(crate) enum Feature {
     Ephemeral,
     Provisioner,
     Releaser,
+    Enforcement,
 }
 
 /// A name that belongs to no feature.
@@ -18,7 +19,7 @@ pub(crate) enum Feature {
 pub(crate) struct UnknownFeature(String);
 
 impl Feature {
-    const ALL: [Self; 3] = [Self::Ephemeral, Self::Provisioner, Self::Releaser];
+    const ALL: [Self; 4] = [Self::Ephemeral, Self::Provisioner, Self::Releaser, Self::Enforcement];
 
     /// The name in flags, configuration, logs and metrics.
     pub(crate) fn name(self) -> &'static str {
@@ -26,6 +27,7 @@ impl Feature {
             Self::Ephemeral => "ephemeral",
             Self::Provisioner => "provisioner",
             Self::Releaser => "releaser",
+            Self::Enforcement => "enforcement",
         }
     }
 
@@ -33,6 +35,7 @@ impl Feature {
     pub(crate) fn answers_admission(self) -> bool {
         match self {
             Self::Ephemeral | Self::Provisioner | Self::Releaser => false,
+            Self::Enforcement => true,
         }
     }
 

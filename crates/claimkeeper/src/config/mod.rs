@@ -1,5 +1,6 @@
 //! The configuration: one strict YAML file in which every key has a safe default.
 
+mod enforcement;
 mod error;
 mod feature;
 mod label;
@@ -36,6 +37,7 @@ pub(crate) struct Config {
     pub ephemeral: Ephemeral,
     pub provisioner: provisioner::Provisioner,
     pub releaser: releaser::Releaser,
+    pub enforcement: ::enforcement::Settings,
 }
 
 /// Who of several replicas acts.
@@ -189,6 +191,7 @@ impl Config {
         check_concurrency("releaser.concurrency", self.releaser.concurrency)?;
         self.releaser.check()?;
         self.webhook.check()?;
+        enforcement::check(&self.enforcement)?;
         for plugin in &self.ephemeral.reclaim_without_attach {
             check_plugin(plugin)?;
         }
@@ -261,7 +264,7 @@ mod tests {
         assert_eq!(
             error("zzz: 1\n"),
             "line 1, column 1: unknown key `zzz`; known here: features, namespace, leaderElection, admin, webhook, \
-             log, ephemeral, provisioner, releaser"
+             log, ephemeral, provisioner, releaser, enforcement"
         );
     }
 
@@ -304,6 +307,15 @@ mod tests {
             ("webhook:\n  maxInFlight: 0\n", "webhook.maxInFlight: is 0"),
             ("webhook:\n  maxConnections: 0\n", "webhook.maxConnections: is 0"),
             ("webhook:\n  clientCa: x\n", "unknown key `clientCa`; did you mean `clientCA`?"),
+            ("enforcement:\n  action: refuse\n", "line 2"),
+            ("enforcement:\n  drivers: [{}]\n", "a driver needs a name or a preset"),
+            ("enforcement:\n  drivers: [{preset: topovlm}]\n", "line 2"),
+            (
+                "enforcement:\n  drivers: [{name: a, ephemeralPools: [b]}]\n",
+                "driver a has ephemeralPools, but no poolParameter",
+            ),
+            ("enforcement:\n  drivers: [{name: a}, {name: a}]\n", "enforcement.drivers: has `a` twice"),
+            ("enforcement:\n  trustedCreators: ['']\n", "enforcement.trustedCreators: has an empty name"),
             ("namespace: ''\n", "namespace: is empty"),
             ("features: [ephemeral]\nfeatures: []\n", "the key `features` appears twice"),
         ] {

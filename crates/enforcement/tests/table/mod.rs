@@ -33,6 +33,7 @@ pub(crate) struct ClassOf {
 }
 
 /// One row; what its parts mean stands above the table.
+#[allow(clippy::struct_excessive_bools)] // a row is a list of facts
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct Row {
@@ -159,7 +160,7 @@ impl Row {
 
     /// What the policies decide.
     pub(crate) fn expected_of_policies(&self) -> &str {
-        self.policy.as_ref().map_or(self.expected().0, |policy| &policy.expect)
+        self.policy.as_ref().map_or_else(|| self.expected().0, |policy| &policy.expect)
     }
 }
 
