@@ -1,6 +1,7 @@
 //! What the API server was asked, by whom, and what it answered, read from its audit log.
 
 use std::{
+    collections::BTreeMap,
     fs::File,
     io::{BufRead, BufReader, Seek, SeekFrom},
     path::PathBuf,
@@ -47,6 +48,9 @@ pub struct AuditedRequest {
     /// How it was answered.
     #[serde(default)]
     pub response_status: Option<AuditedResponse>,
+    /// What admission had to say about it.
+    #[serde(default)]
+    pub annotations: BTreeMap<String, String>,
     /// When it arrived.
     pub request_received_timestamp: Timestamp,
     /// When this stage was reached: for `ResponseComplete`, when the answer was out.
