@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use cluster::{Pod, decision::Account, store::Slim};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::{Api, Client, api::ListParams};
 use platform::{
     client::{self, ClientOptions, Fence, FencedClient},
@@ -26,7 +27,7 @@ pub(crate) struct WhyArguments {
     /// Its namespace; that of the kubeconfig's context if absent
     #[arg(short, long)]
     namespace: Option<String>,
-    /// Explains a pod that does not exist yet, from its manifest
+    /// Explains a pod or a claim that does not exist yet, from its manifest
     #[arg(short, long, value_name = "FILE", conflicts_with = "object")]
     file: Option<PathBuf>,
     /// The configuration of the operator, where it differs from the defaults
@@ -103,7 +104,12 @@ async fn explain(arguments: &WhyArguments) -> anyhow::Result<Vec<Account>> {
     let pods = match (&arguments.object, &arguments.file) {
         (Some(Object::Pod(name)), _) => vec![live_pod(&client, &namespace, name).await?],
         (Some(Object::Claim(name)), _) => pods_of_claim(&client, &namespace, name).await?,
-        (None, Some(file)) => vec![pod_of_file(file, &namespace)?],
+        (None, Some(file)) => match manifest(file, &namespace)? {
+            Manifest::Pod(pod) => vec![pod],
+            Manifest::Claim { namespace, json } => {
+                return Ok(vec![enforcement(&client, &configuration, &namespace, &json).await?]);
+            }
+        },
         (Some(Object::Volume(_)), _) | (None, None) => Vec::new(),
     };
     let mut accounts = Vec::new();
@@ -121,8 +127,18 @@ async fn explain(arguments: &WhyArguments) -> anyhow::Result<Vec<Account>> {
     if let Some(Object::Claim(name)) = &arguments.object {
         let claim = format!("claim {namespace}/{name} ");
         accounts.retain(|account| account.about.contains(&claim));
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &namespace);
+        let found = claims.get_opt(name).await.map_err(|error| unanswered(&error))?;
+        if let Some(found) = found {
+            accounts.push(enforcement(&client, &configuration, &namespace, &serde_json::to_string(&found)?).await?);
+        }
     }
     Ok(accounts)
+}
+
+async fn enforcement(client: &Client, config: &Config, namespace: &str, claim: &str) -> anyhow::Result<Account> {
+    let told = enforcement::why::explain(client, &config.enforcement, namespace, claim).await;
+    told.map_err(|error| unanswered(&error))
 }
 
 async fn live_pod(client: &Client, namespace: &str, name: &str) -> anyhow::Result<Pod> {
@@ -142,24 +158,37 @@ async fn pods_of_claim(client: &Client, namespace: &str, claim: &str) -> anyhow:
     Ok(pods.filter(concerned).collect())
 }
 
-/// The pod as it would be if it were created now.
-fn pod_of_file(file: &Path, namespace: &str) -> anyhow::Result<Pod> {
+/// What would be created now.
+enum Manifest {
+    Pod(Pod),
+    Claim { namespace: String, json: String },
+}
+
+fn manifest(file: &Path, namespace: &str) -> anyhow::Result<Manifest> {
     let name = file.display();
     let text = fs::read_to_string(file).with_context(|| format!("{name} cannot be read"))?;
     let mut manifest: serde_json::Value =
         serde_saphyr::from_str(&text).map_err(|error| anyhow::anyhow!("{name} is not one YAML document: {error}"))?;
-    if manifest["kind"] != "Pod" || manifest["apiVersion"] != "v1" {
-        bail!("{name} is not the manifest of a Pod (apiVersion v1)");
-    }
+    let kind = manifest["kind"].as_str().filter(|_| manifest["apiVersion"] == "v1").unwrap_or_default().to_owned();
     let metadata = &mut manifest["metadata"];
     if metadata["namespace"].is_null() {
         metadata["namespace"] = namespace.into();
     }
-    // No object has this uid, and none was created at this time: nothing that exists belongs to this pod.
-    metadata["uid"] = "not-created-yet".into();
-    metadata["creationTimestamp"] = serde_json::to_value(jiff::Timestamp::now())?;
-    let wire = serde_json::from_value(manifest).with_context(|| format!("{name} is not a valid Pod"))?;
-    Pod::from_wire(wire).with_context(|| format!("{name} has no metadata.name"))
+    match kind.as_str() {
+        "Pod" => {
+            // No object has this uid, and none was created at this time: nothing that exists belongs to this pod.
+            metadata["uid"] = "not-created-yet".into();
+            metadata["creationTimestamp"] = serde_json::to_value(jiff::Timestamp::now())?;
+            let wire = serde_json::from_value(manifest).with_context(|| format!("{name} is not a valid Pod"))?;
+            let pod = Pod::from_wire(wire).with_context(|| format!("{name} has no metadata.name"))?;
+            Ok(Manifest::Pod(pod))
+        }
+        "PersistentVolumeClaim" => {
+            let namespace = metadata["namespace"].as_str().unwrap_or(namespace).to_owned();
+            Ok(Manifest::Claim { namespace, json: manifest.to_string() })
+        }
+        _ => bail!("{name} is not the manifest of a Pod or a PersistentVolumeClaim (apiVersion v1)"),
+    }
 }
 
 fn unanswered(error: &kube::Error) -> anyhow::Error {

@@ -29,6 +29,7 @@ pub mod observe;
 pub mod settings;
 mod tell;
 mod webhook;
+pub mod why;
 
 pub use observe::Caches;
 pub use settings::Settings;

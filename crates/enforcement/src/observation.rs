@@ -17,7 +17,7 @@ pub struct Observation {
     pub class: Look<Class>,
     /// The volume that the claim names.
     pub named_volume: Look<Offered>,
-    /// The volumes that are kept for the claim, and those that it could get because nobody makes one for it.
+    /// The volumes that are kept for the claim, and those that are free and fit.
     pub volumes: Vec<Offered>,
     /// The pod that the claim calls its only owner.
     pub owner: Look<Pod>,

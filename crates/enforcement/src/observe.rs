@@ -123,9 +123,8 @@ impl Caches {
             let reference = volume.claim.as_ref().and_then(|reference| reference.uid.as_ref());
             reference.is_none_or(|uid| *uid == claim.uid)
         });
-        let made = matches!(class, Look::Known(class) if class.provisions);
-        // Who names a volume gets that one or none.
-        let free = if made || !claim.volume_name.is_empty() { Vec::new() } else { self.free_volumes(claim, class) };
+        // Who names a volume gets that one or none. Everybody else gets one that is free before one is made for them.
+        let free = if claim.volume_name.is_empty() { self.free_volumes(claim, class) } else { Vec::new() };
         kept.chain(free).map(|volume| self.offered(volume)).collect()
     }
 

@@ -351,6 +351,7 @@ mod tests {
             include_str!("../../../../docs/ephemeral.md"),
             include_str!("../../../../docs/provisioner.md"),
             include_str!("../../../../docs/releaser.md"),
+            include_str!("../../../../docs/enforcement.md"),
         ] {
             let configurations: Vec<&str> =
                 documented(page).into_iter().filter(|block| block.starts_with("features:")).collect();

@@ -39,7 +39,9 @@ async fn it_tells_the_checks_and_what_the_event_says() -> Result<()> {
     home.create_claim("web-scratch").await?;
     home.create_pod("web").await?;
     assert_eq!(home.why(&["pod/web"]), (0, TAKEN.to_owned()));
-    assert_eq!(home.why(&["pvc/web-scratch"]), (0, TAKEN.to_owned()));
+    let (code, of_claim) = home.why(&["pvc/web-scratch"]);
+    assert!(code == 0 && of_claim.starts_with(&format!("{TAKEN}\nenforcement: claim NS/web-scratch\n")), "{of_claim}");
+    assert!(of_claim.contains("\n  allow, OtherDriver: not a class of a local driver\n"), "{of_claim}");
 
     let (_, json) = home.why(&["pod/web", "-o", "json"]);
     let json: Value = serde_json::from_str(&json)?;
@@ -76,7 +78,12 @@ async fn what_cannot_be_explained_is_said_in_one_line() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let service = file(&directory, "service.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n");
     let (code, error) = home.why(&["-f", service.to_str().unwrap()]);
-    assert!(code == 1 && error.ends_with("service.yaml is not the manifest of a Pod (apiVersion v1)\n"), "{error}");
+    assert!(
+        code == 1
+            && error
+                .ends_with("service.yaml is not the manifest of a Pod or a PersistentVolumeClaim (apiVersion v1)\n"),
+        "{error}"
+    );
     for (object, part) in [("service/web", "known: pod, pvc, pv"), ("web", "KIND/NAME")] {
         let (code, error) = home.why(&[object]);
         assert!(code == 2 && error.contains(part), "{error}");
@@ -151,5 +158,34 @@ async fn it_tells_why_a_pod_does_not_get_the_claim_that_it_asks_for() -> Result<
     let misspelt = file(&directory, "misspelt.yaml", &manifest.replace("storageClassName", "storageClass"));
     let (_, text) = home.why(&["-f", misspelt.to_str().unwrap()]);
     assert!(text.contains("spec.storageClass is not a field of a claim; did you mean storageClassName?"), "{text}");
+    Ok(())
+}
+
+const REFUSED: &str = "\
+enforcement: claim NS/data
+  deny, NotEphemeral: only generic ephemeral volumes are allowed for testbed.claimkeeper.dev/provisioner provisioner: class testbed-wait is lost \
+     with its node, and the claim is not made for a pod; either let a pod have the volume: ";
+
+#[tokio::test]
+async fn it_explains_a_claim_before_it_exists() -> Result<()> {
+    let home = Home::on(testbed::shared().await?, "why").await?;
+    let directory = tempfile::tempdir()?;
+    let config =
+        file(&directory, "config.yaml", "enforcement: {drivers: [{name: testbed.claimkeeper.dev/provisioner}]}");
+    let claim = |annotation: &str| {
+        format!(
+            "{{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {{name: data, annotations: {{{annotation}}}}}, spec: {{accessModes: \
+             [ReadWriteOnce], resources: {{requests: {{storage: 1Gi}}}}, storageClassName: testbed-wait}}}}"
+        )
+    };
+    let bare = file(&directory, "bare.yaml", &claim(""));
+    let (code, text) = home.why(&["-f", bare.to_str().unwrap(), "--config", config.to_str().unwrap()]);
+    assert!(code == 0 && text.starts_with(REFUSED), "{text}");
+    let knows = file(&directory, "knows.yaml", &claim("claimkeeper.dev/accept-ephemeral-storage: \"true\""));
+    let (_, text) = home.why(&["-f", knows.to_str().unwrap(), "--config", config.to_str().unwrap()]);
+    assert!(
+        text.contains("\n  allow, Accepted: ") && text.contains("    NO  its author does not accept the risk\n"),
+        "{text}"
+    );
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // clippy knows test functions but not their helpers
 
+mod kubernetes;
 mod rows;
 mod stage;
 #[path = "../table/mod.rs"]
