@@ -200,7 +200,9 @@ impl Operator {
                 namespaces: namespaces.clone(),
                 volumes: volumes.clone(),
             };
-            let settings = enforcement::Settings { home: Some(home.clone()), ..config.enforcement.clone() };
+            // Where a kubeconfig names no namespace it is `default`: that is nobody's own.
+            let home = Some(home.clone()).filter(|home| home != "default");
+            let settings = enforcement::Settings { home, ..config.enforcement.clone() };
             let _guard = server.enter();
             let reader = client::build(kube.clone(), ClientOptions { retry: false, ..ClientOptions::new(&registry) })?;
             anyhow::Ok(Arc::new(Enforcement::new(caches, settings, reader, recorder.clone(), &registry)))

@@ -161,7 +161,7 @@ fn unhandled(seen: &Observation) -> Answer {
 }
 
 fn claim_unreadable(seen: &Observation) -> Answer {
-    let Asked::Unreadable(error) = &seen.asked else { return None };
+    let Asked::Unreadable { error, .. } = &seen.asked else { return None };
     Some(errored(seen, "ClaimUnreadable", format!("the claim cannot be read: {error}")))
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cluster::{Class, Namespace, Pod, Volume};
+use cluster::{Class, Namespace, ObjectKey, Pod, Volume};
 
 use crate::{claim::AskedClaim, settings::Settings};
 
@@ -31,7 +31,7 @@ impl Observation {
     pub fn write(&self) -> Option<&Write> {
         match &self.asked {
             Asked::Claim(write) => Some(write),
-            Asked::Other | Asked::Unreadable(_) => None,
+            Asked::Other | Asked::Unreadable { .. } => None,
         }
     }
 }
@@ -51,7 +51,12 @@ pub enum Asked {
     /// Nothing that the rule is about.
     Other,
     /// Something about a claim that makes no sense to us.
-    Unreadable(String),
+    Unreadable {
+        /// Which claim.
+        key: ObjectKey,
+        /// What makes no sense.
+        error: String,
+    },
     /// A claim is made or changed.
     Claim(Box<Write>),
 }

@@ -56,7 +56,10 @@ pub fn asked(request: &Request<'_>) -> Asked {
     }
     match write(request) {
         Ok(write) => Asked::Claim(Box::new(write)),
-        Err(error) => Asked::Unreadable(error.to_string()),
+        Err(error) => {
+            let key = ObjectKey::new(&request.namespace, &request.name);
+            Asked::Unreadable { key, error: error.to_string() }
+        }
     }
 }
 

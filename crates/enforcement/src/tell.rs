@@ -6,7 +6,7 @@ use platform::events::{Event, EventKind};
 
 use crate::{
     decision::{Scope, Verdict, scope},
-    observation::{Observation, Write},
+    observation::{Asked, Observation, Write},
     settings::Told,
 };
 
@@ -16,7 +16,11 @@ pub(crate) fn event(seen: &Observation, decision: &Decision<Verdict>) -> Option<
         (Told::Governed, Scope::Governed) | (Told::All, Scope::Governed | Scope::Exempt) => true,
         (Told::None, _) | (_, Scope::NotJudged) | (Told::Governed, Scope::Exempt) => false,
     };
-    let write = seen.write().filter(|_| told)?;
+    let regarding = match &seen.asked {
+        Asked::Claim(write) if told => reference(write, decision.action.allows()),
+        Asked::Unreadable { key, .. } if told => named(key.namespace(), key.name()),
+        _ => return None,
+    };
     let (kind, reason) = match decision.action {
         Verdict::Allow => (EventKind::Normal, "ClaimAllowed"),
         Verdict::Audit if decision.reason == "Orphaned" => (EventKind::Warning, "ClaimOrphaned"),
@@ -31,7 +35,7 @@ pub(crate) fn event(seen: &Observation, decision: &Decision<Verdict>) -> Option<
         }
         _ => format!("{}: {}", decision.reason, decision.message),
     };
-    Some(Event { regarding: reference(write, decision.action.allows()), kind, reason, action: "Admit", note })
+    Some(Event { regarding, kind, reason, action: "Admit", note })
 }
 
 /// A claim that is not made has no uid that anybody could look for. If its name was made up for this one try, then what it
@@ -40,12 +44,15 @@ fn reference(write: &Write, allowed: bool) -> ObjectReference {
     let claim = &write.claim;
     let exists = allowed || write.old.is_some();
     let name = if exists || claim.generate_name.is_empty() { claim.key.name() } else { &claim.generate_name };
+    ObjectReference { uid: exists.then(|| claim.uid.to_string()), ..named(claim.key.namespace(), name) }
+}
+
+fn named(namespace: &str, name: &str) -> ObjectReference {
     ObjectReference {
         api_version: Some("v1".into()),
         kind: Some("PersistentVolumeClaim".into()),
-        namespace: Some(claim.key.namespace().to_owned()),
+        namespace: Some(namespace.to_owned()),
         name: Some(name.to_owned()),
-        uid: exists.then(|| claim.uid.to_string()),
         ..ObjectReference::default()
     }
 }

@@ -1,7 +1,10 @@
 //! What is told and counted besides the answer, and that answering costs the API server nothing.
 
 use anyhow::{Result, ensure};
-use enforcement::{Settings, settings::Told};
+use enforcement::{
+    Settings,
+    settings::{OnError, Told},
+};
 use http::Method;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -78,7 +81,8 @@ async fn who_looks_is_told_and_the_api_server_is_not_bothered() -> Result<()> {
     decisions_are_told_as_events(&scene).await?;
     everything_is_told_if_so_configured(&scene).await?;
     requests_are_counted_as_the_original_documents(&scene);
-    warm_caches_answer_without_the_api_server(&scene).await
+    warm_caches_answer_without_the_api_server(&scene).await?;
+    errors_are_told_and_refuse_nobody(&scene).await
 }
 
 async fn decisions_are_told_as_events(scene: &Scene) -> Result<()> {
@@ -176,4 +180,31 @@ async fn warm_caches_answer_without_the_api_server(scene: &Scene) -> Result<()> 
         anyhow::Ok(())
     })
     .await
+}
+
+async fn errors_are_told_and_refuse_nobody(scene: &Scene) -> Result<()> {
+    scene.stage.set(Settings::default());
+    let role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/claimkeeper-system:claimkeeper:enforcement";
+    let watches = json!({"apiGroups": ["storage.k8s.io"], "resources": ["storageclasses"], "verbs": ["list", "watch"]});
+    let taken = scene.stage.send(STAGEHAND, Method::PATCH, role, Some(&json!({"rules": [watches]}))).await?;
+    ensure!(taken.code == 200, "{taken:?}");
+    let denied = || scene.metric(r#"pvc_total{operation="create",allowed="false"}"#);
+    // The API server takes a moment to know who may do what.
+    eventually("the event of an error", async || {
+        let before = denied();
+        let made = scene.apply("", &claim(&json!({"generateName": "unknown-"}), "nowhere")).await?;
+        ensure!(made.code == 201, "{made:?}");
+        let name = made.body["metadata"]["name"].as_str().unwrap();
+        ensure!(denied() != before, "{name} is no error");
+        let told = scene.told().await?;
+        ensure!(told.iter().any(|(kind, reason, _)| kind == "Warning" && reason == "ClaimErrored"), "{told:?}");
+        anyhow::Ok(())
+    })
+    .await?;
+    ensure!(scene.apply("", &claim(&json!({"name": "not-concerned"}), "network")).await?.code == 201);
+    scene.stage.set(Settings { on_error: OnError::Deny, ..Settings::default() });
+    let refused = scene.apply("", &claim(&json!({"name": "careful"}), "nowhere")).await?;
+    ensure!(refused.code == 500 && refused.body["details"]["causes"][0]["reason"] == "ClassUnreadable", "{refused:?}");
+    ensure!(scene.apply("", &claim(&json!({"name": "still-not-concerned"}), "network")).await?.code == 201);
+    Ok(())
 }
