@@ -45,6 +45,7 @@ mod probe;
 mod process;
 mod progress;
 mod provisioner;
+mod service;
 mod shared;
 mod wait;
 
@@ -59,5 +60,6 @@ pub use options::Options;
 pub use process::{Component, ComponentFailed};
 pub use progress::Progress;
 pub use provisioner::PROVISIONER;
+pub use service::Service;
 pub use shared::{TESTBED_VARIABLE, shared};
 pub use wait::{PATIENCE, eventually, within};

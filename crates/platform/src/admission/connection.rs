@@ -1,16 +1,6 @@
 //! One connection: the handshake, HTTP in the version that both sides know, and the end.
 
-use std::{
-    convert::Infallible,
-    error::Error,
-    io,
-    pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{convert::Infallible, error::Error, io, pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, Version, header};
@@ -50,9 +40,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Stream for S {}
 /// What all connections of a server have in common.
 pub(super) struct Connections {
     pub(super) service: Service,
-    /// Set as soon as the end is asked for: answers in HTTP/1.1 then end their connection, so that only idle ones are left when
-    /// it comes.
-    pub(super) draining: AtomicBool,
+    /// From now on every answer of HTTP/1.1 ends its connection. HTTP/2 needs no such time: it can tell its clients to ask no more.
+    pub(super) last_call: CancellationToken,
     /// The moment to end what is idle, and the rest once it is answered.
     pub(super) ending: CancellationToken,
     /// How long that may take.
@@ -85,12 +74,12 @@ impl Connections {
         if http_2 {
             let mut http = http2::Builder::new(TokioExecutor::new());
             http.timer(TokioTimer::new()).max_concurrent_streams(MOST_STREAMS).max_header_list_size(MOST_HEADER_BYTES);
-            Ok(self.watch(http.serve_connection(stream, service), &activity).await?)
+            Ok(self.watch(http.serve_connection(stream, service), http_2, &activity).await?)
         } else {
             let mut http = http1::Builder::new();
             // Its time limit for headers would also count the pauses between requests; `Activity` tells them apart.
             http.timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(MOST_HEADER_BYTES as usize);
-            Ok(self.watch(http.serve_connection(stream, service), &activity).await?)
+            Ok(self.watch(http.serve_connection(stream, service), http_2, &activity).await?)
         }
     }
 
@@ -102,16 +91,22 @@ impl Connections {
         let _busy = activity.begin();
         let version = request.version();
         let mut response = self.service.respond(request).await;
-        if version < Version::HTTP_2 && self.draining.load(Ordering::Relaxed) {
+        if version < Version::HTTP_2 && self.last_call.is_cancelled() {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         Ok(response)
     }
 
     /// Lets a connection go on until nobody needs it.
-    async fn watch<C: GracefulConnection>(&self, connection: C, activity: &Activity) -> Result<(), C::Error> {
+    async fn watch<C: GracefulConnection>(
+        &self,
+        connection: C,
+        http_2: bool,
+        activity: &Activity,
+    ) -> Result<(), C::Error> {
         let mut connection = pin!(connection);
-        let mut ending = pin!(self.ending.cancelled());
+        let end = if http_2 { &self.last_call } else { &self.ending };
+        let mut ending = pin!(end.cancelled());
         loop {
             tokio::select! {
                 biased;
@@ -120,7 +115,10 @@ impl Connections {
                 () = sleep_until(activity.patience()) => if activity.patience() <= Instant::now() { break },
             }
         }
-        connection.as_mut().graceful_shutdown();
+        // Who has just connected is about to ask, and HTTP/1.1 would hang up on them; their answer ends the connection.
+        if http_2 || activity.has_begun() {
+            connection.as_mut().graceful_shutdown();
+        }
         // What has not ended by then is dropped, and closed by that.
         timeout(self.farewell, connection).await.unwrap_or(Ok(()))
     }
@@ -164,6 +162,11 @@ impl Activity {
         state.open += 1;
         state.asked = true;
         Busy(self)
+    }
+
+    /// Whether anything was ever asked.
+    fn has_begun(&self) -> bool {
+        self.state.lock().asked
     }
 
     /// Until when it is left alone.

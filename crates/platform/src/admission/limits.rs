@@ -27,6 +27,10 @@ pub(super) const FIRST_REQUEST: Duration = Duration::from_secs(10);
 /// who asks: a request that crosses our closing on the way is lost, and the API server does not repeat it.
 pub(super) const IDLE: Duration = Duration::from_mins(2);
 
+/// How long connections of HTTP/1.1 have for one last request, whose answer tells the client that it ends them. Only who
+/// does not need theirs finds it closed afterwards; closed at once, one in use would take a request with it that is on its way.
+pub(super) const LAST_CALL: Duration = Duration::from_secs(2);
+
 /// Once told to, a connection ends as soon as what is under way on it has been answered; this bounds how long it takes to
 /// get the last bytes across.
 pub(super) const FAREWELL: Duration = Duration::from_secs(2);

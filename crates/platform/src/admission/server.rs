@@ -1,8 +1,9 @@
 //! The server: a port, a thread with a runtime of its own, and an end without a lost request.
 //!
 //! ```text
-//! stop ──> no longer ready ── drain_delay: still accepts ──> accepts no more ── open requests are answered ──> ended
-//!          HTTP/1.1 answers close their connection           idle connections close, HTTP/2 sends GOAWAY
+//! stop ──> drain_delay ─────────────> last call ──────────────────────────> farewell ───────────────────> ended
+//!          not ready any more,        each answer of HTTP/1.1 ends its      accepts no more, idle
+//!          serves all who come        connection, HTTP/2 sends GOAWAY       connections are closed
 //! ```
 
 use std::{
@@ -10,11 +11,7 @@ use std::{
     io,
     net::SocketAddr,
     pin::{Pin, pin},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-        mpsc,
-    },
+    sync::{Arc, mpsc},
     thread,
     time::Duration,
 };
@@ -31,7 +28,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     connection::Connections,
-    limits::{FAREWELL, REREAD, Settings},
+    limits::{FAREWELL, LAST_CALL, REREAD, Settings},
     metrics::{Limit, ServerMetrics},
     service::Service,
     tls::{ClientCaError, ServedCertificate, Tls},
@@ -132,14 +129,17 @@ impl AdmissionServer {
             Service::new(webhooks, settings.request_timeout, settings.max_in_flight, ServerMetrics::new(&registry));
         let connections = Connections {
             service,
-            draining: AtomicBool::new(false),
+            last_call: CancellationToken::new(),
             ending: CancellationToken::new(),
             farewell: settings.request_timeout + FAREWELL,
             told: Mutex::new(None),
         };
         // Sockets belong to the runtime that waits for them.
         let listener = listener.into_std().map_err(ServerError::Thread)?;
-        let serving = Serving { connections: Arc::new(connections), open: TaskTracker::new(), settings, tls };
+        // To be waited for it must be closed, which keeps nothing out.
+        let open = TaskTracker::new();
+        open.close();
+        let serving = Serving { connections: Arc::new(connections), open, settings, tls };
         let cut_off = CancellationToken::new();
         let _cut_off_when_dropped = cut_off.clone().drop_guard();
         let (end, ended) = oneshot::channel();
@@ -224,8 +224,8 @@ impl Serving {
         }
         drop(listener);
         self.connections.ending.cancel();
-        self.open.close();
-        if timeout(self.connections.farewell, self.open.wait()).await.is_err() {
+        // Each connection sees to its end itself; the rest is for those that were still shaking hands.
+        if timeout(self.connections.farewell + FAREWELL, self.open.wait()).await.is_err() {
             tracing::warn!(connections = self.open.len(), "admission requests were still under way and are cut off");
         }
         Ok(())
@@ -233,10 +233,12 @@ impl Serving {
 
     async fn drained(&self, stop: CancellationToken, readiness: &Readiness) {
         stop.cancelled().await;
-        self.connections.draining.store(true, Ordering::Relaxed);
         // Never met: this process does not become ready again.
         let _ = readiness.gate("the end of this process");
         sleep(self.settings.drain_delay).await;
+        self.connections.last_call.cancel();
+        // Without connections there is nobody to wait for.
+        let _ = timeout(LAST_CALL, self.open.wait()).await;
     }
 
     fn take(&self, stream: TcpStream) {

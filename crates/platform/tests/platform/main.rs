@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // clippy knows test functions but not their helpers
 
+mod admission;
 mod client;
 mod client_manners;
 mod events;
