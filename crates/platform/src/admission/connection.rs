@@ -107,16 +107,16 @@ impl Connections {
         let mut connection = pin!(connection);
         let end = if http_2 { &self.last_call } else { &self.ending };
         let mut ending = pin!(end.cancelled());
-        loop {
+        let expired = loop {
             tokio::select! {
                 biased;
                 ended = connection.as_mut() => return ended,
-                () = &mut ending => break,
-                () = sleep_until(activity.patience()) => if activity.patience() <= Instant::now() { break },
+                () = &mut ending => break false,
+                () = sleep_until(activity.patience()) => if activity.patience() <= Instant::now() { break true },
             }
-        }
+        };
         // Who has just connected is about to ask, and HTTP/1.1 would hang up on them; their answer ends the connection.
-        if http_2 || activity.has_begun() {
+        if http_2 || expired || activity.has_begun() {
             connection.as_mut().graceful_shutdown();
         }
         // What has not ended by then is dropped, and closed by that.
@@ -191,3 +191,6 @@ impl Drop for Busy<'_> {
         state.last = Instant::now();
     }
 }
+
+#[cfg(test)]
+mod tests;

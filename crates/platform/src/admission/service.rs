@@ -251,3 +251,6 @@ fn is_json(headers: &HeaderMap) -> bool {
     };
     headers.get(header::CONTENT_TYPE).is_some_and(essence)
 }
+
+#[cfg(test)]
+mod tests;

@@ -102,6 +102,8 @@ fn repeated(text: &str) -> String {
 
 /// Writes the review that carries an answer to the request with this uid.
 pub(super) fn encode(uid: &str, answer: &Answer) -> Vec<u8> {
+    // The API server takes no empty one for none.
+    let patch = answer.patch.as_deref().filter(|patch| !patch.is_empty());
     let response = Response {
         uid,
         allowed: answer.allowed,
@@ -109,8 +111,8 @@ pub(super) fn encode(uid: &str, answer: &Answer) -> Vec<u8> {
         status: (!answer.allowed).then(|| Status::of(answer)),
         warnings: &answer.warnings,
         audit_annotations: Pairs(&answer.audit),
-        patch_type: answer.patch.as_ref().map(|_| "JSONPatch"),
-        patch: answer.patch.as_deref().map(Base64),
+        patch_type: patch.map(|_| "JSONPatch"),
+        patch: patch.map(Base64),
     };
     written(&Reviewed { kind: KIND, api_version: API_VERSION, response })
 }
@@ -240,3 +242,6 @@ impl Serialize for Base64<'_> {
         serializer.serialize_str(&BASE64_STANDARD.encode(self.0))
     }
 }
+
+#[cfg(test)]
+mod tests;
