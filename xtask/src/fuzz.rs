@@ -24,19 +24,24 @@ const INSTRUMENTATION: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-cov
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 --cfg=fuzzing";
 
-/// A little more than the longest template, so that the limit is tried as well.
+/// A little more than the longest template, so that the limit is tried as well; reviews of claims are shorter.
 const LONGEST: usize = 17 * 1024;
 
-/// A template is read in far less than a millisecond; the rest is for a busy machine.
+/// Either is read in far less than a millisecond; the rest is for a busy machine.
 const SECONDS_FOR_ONE: u32 = 5;
 const MEBIBYTES: u32 = 512;
 
 /// What mutation alone finds late.
-const WORDS: &str = "apiVersion v1 kind PersistentVolumeClaim metadata spec status name namespace ci labels annotations \
+const WORDS_OF_TEMPLATES: &str = "apiVersion v1 kind PersistentVolumeClaim metadata spec status name namespace ci labels annotations \
     ownerReferences creationTimestamp finalizers generateName resourceVersion uid managedFields accessModes ReadWriteOnce \
     resources requests limits storage 1Gi storageClassName volumeMode volumeAttributesClassName volumeName selector \
     matchLabels dataSource dataSourceRef kubernetes.io/ .k8s.io/ claimkeeper.dev/ null true .inf 0x1F 1e400 << !!str !!binary \
     !!int !!float !!map !!set !t &a *a --- ... %YAML %TAG ? : - |- >+ [ ] { } ''";
+
+/// The same; each becomes a word with its quotes, as JSON has them.
+const WORDS_OF_REVIEWS: &str = "apiVersion admission.k8s.io/v1 admission.k8s.io/v1beta1 kind AdmissionReview request uid \
+    PersistentVolumeClaim group version v1 resource subResource name namespace operation CREATE UPDATE DELETE CONNECT userInfo \
+    username dryRun object oldObject options metadata annotations ownerReferences Pod controller spec storageClassName";
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -49,6 +54,8 @@ pub(crate) struct Arguments {
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Target {
+    /// The way from the body of an admission request to its answer
+    Admission,
     /// The parser of the claims that pods ask for by annotation
     Templates,
 }
@@ -56,13 +63,40 @@ enum Target {
 impl Target {
     fn name(self) -> &'static str {
         match self {
+            Self::Admission => "admission",
             Self::Templates => "templates",
+        }
+    }
+
+    /// Entries of the fuzzer's dictionary.
+    fn words(self) -> Vec<String> {
+        match self {
+            Self::Admission => {
+                let signs = ["null", "true", "false", "{}", "[]", r"\\u0000", r"\\ud800", "1e400", "-0"];
+                let quoted = WORDS_OF_REVIEWS.split_whitespace().map(|word| format!(r#""\"{word}\"""#));
+                quoted.chain(signs.map(|sign| format!("\"{sign}\""))).collect()
+            }
+            Self::Templates => WORDS_OF_TEMPLATES.split_whitespace().map(|word| format!("\"{word}\"")).collect(),
         }
     }
 
     /// Good and bad inputs to begin with.
     fn seeds(self) -> Vec<String> {
         match self {
+            Self::Admission => {
+                let claim = r#"{"metadata": {"name": "data", "annotations": {"a": "\u00e9\n"}}, "spec": {"storageClassName": "local"}}"#;
+                let owned = r#"{"metadata": {"ownerReferences": [{"kind": "Pod", "controller": true}]}, "spec": {}}"#;
+                vec![
+                    review("CREATE", claim, "null"),
+                    review("UPDATE", claim, claim),
+                    review("CREATE", owned, "null"),
+                    review("DELETE", "null", owned),
+                    review("CREATE", claim, "null").replace("v1\"", "v1beta1\""),
+                    review("CREATE", "[[[[]]]]", "5"),
+                    r#"{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}"#.to_owned(),
+                    "{}".to_owned(),
+                ]
+            }
             Self::Templates => {
                 let good = [
                     EXAMPLE.to_owned(),
@@ -78,6 +112,15 @@ impl Target {
     }
 }
 
+fn review(operation: &str, object: &str, old_object: &str) -> String {
+    format!(
+        r#"{{"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": {{"uid": "705ab4f5",
+        "kind": {{"group": "", "version": "v1", "kind": "PersistentVolumeClaim"}}, "subResource": "", "name": "data", "namespace": "shop",
+        "operation": "{operation}", "userInfo": {{"username": "jane", "groups": ["dev"]}}, "object": {object}, "oldObject": {old_object},
+        "dryRun": false, "options": {{"kind": "CreateOptions", "apiVersion": "meta.k8s.io/v1"}}}}}}"#
+    )
+}
+
 pub(crate) fn run(Arguments { target, minutes }: Arguments) -> Result<ExitCode> {
     let directory = Path::new(REPOSITORY).canonicalize()?.join("target/fuzz");
     let program = build(target, &directory)?;
@@ -88,8 +131,7 @@ pub(crate) fn run(Arguments { target, minutes }: Arguments) -> Result<ExitCode> 
     for (number, seed) in target.seeds().iter().filter(|seed| seed.len() <= LONGEST).enumerate() {
         fs::write(corpus.join(format!("seed-{number:03}")), seed)?;
     }
-    let entries: Vec<String> = WORDS.split_whitespace().map(|word| format!("\"{word}\"")).collect();
-    fs::write(&words, entries.join("\n"))?;
+    fs::write(&words, target.words().join("\n"))?;
 
     let status = Command::new(&program)
         .arg(format!("-max_total_time={}", minutes * 60))
