@@ -82,12 +82,15 @@ async fn operate(config: Config, kubeconfig: Option<&Path>) -> anyhow::Result<()
     let admin = AdminServer::bind(config.admin.listen, registry.clone(), readiness.clone()).await?;
     let address = admin.address().context("cannot tell the admin server's address")?;
     let admission = bind_admission(&config, &registry, &readiness).await?;
+    let webhook = admission.as_ref().map(AdmissionServer::address).transpose();
+    let webhook = webhook.context("cannot tell the admission server's address")?;
     let operator = Operator::new(&config, &kube, registry, readiness, admission)?;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         features = config.features.iter().map(|feature| feature.name()).collect::<Vec<_>>().join(","),
         cluster = %kube.cluster_url,
         admin = %address,
+        webhook = webhook.map(tracing::field::display),
         "claimkeeper starts"
     );
     for (feature, warning) in config.warnings() {

@@ -72,7 +72,9 @@ fn not_a_review(version: Option<&str>, kind: Option<&str>, has_request: bool) ->
         (Some(API_VERSION), Some(KIND)) if !has_request => "request",
         (Some(version), Some(kind)) => {
             let (version, kind) = (repeated(version), repeated(kind));
-            return format!("the body is a `{kind}` of `{version}`, but only an {KIND} of {API_VERSION} is answered");
+            return format!(
+                "the body has the kind `{kind}` of `{version}`, but only {KIND} of {API_VERSION} is answered"
+            );
         }
     };
     format!("the body is not an {KIND} of {API_VERSION}: it has no {missing}")

@@ -1,5 +1,7 @@
 //! What the real API server makes of our answers and of our certificates.
 
+use std::time::Duration;
+
 use http::{Request, StatusCode, header};
 use k8s_openapi::api::{
     admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration},
@@ -9,6 +11,7 @@ use kube::{
     Api, Client, Resource,
     api::{DeleteParams, PostParams},
 };
+use platform::admission::Settings;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use testbed::{Cluster, eventually};
@@ -84,8 +87,7 @@ pub(crate) fn at(scene: &Scene) -> Value {
 
 #[tokio::test]
 async fn the_api_server_repeats_our_sentences_to_whoever_asked() {
-    let unhurried = std::time::Duration::from_secs(1);
-    let scene = Scene::start(platform::admission::Settings { request_timeout: unhurried, ..settings() }).await;
+    let scene = Scene::start(Settings { request_timeout: Duration::from_secs(5), ..settings() }).await;
     let asked = Asked::new("admission-answers").await;
     asked.ask::<ValidatingWebhookConfiguration>(at(&scene), &scene.authority).await;
 
@@ -95,7 +97,7 @@ async fn the_api_server_repeats_our_sentences_to_whoever_asked() {
     asked.create("something").await.unwrap();
     for (name, said) in [
         ("panic", "the webhook failed over this request; its log has the details"),
-        ("forever", "the request could not be answered within 1s"),
+        ("forever", "the request could not be answered within 5s"),
     ] {
         let failed = asked.create(name).await.unwrap_err();
         assert!(failed.contains(r#"failed calling webhook "review.example.dev""#) && failed.contains(said), "{failed}");

@@ -81,11 +81,15 @@ async fn what_is_no_review_gets_a_sentence_that_says_what_is_wrong_and_where() {
         ),
         (
             r#"{"apiVersion": "admission.k8s.io/v1beta1", "kind": "AdmissionReview", "request": {"uid": 5}}"#,
-            "the body is a `AdmissionReview` of `admission.k8s.io/v1beta1`, but only an AdmissionReview of admission.k8s.io/v1",
+            "the body has the kind `AdmissionReview` of `admission.k8s.io/v1beta1`, but only AdmissionReview of admission.k8s.io/v1",
         ),
-        (r#"{"apiVersion": "v1", "kind": "Pod", "request": null}"#, "the body is a `Pod` of `v1`, but only "),
-        (r#"{"apiVersion": "v1", "kind": "a\nb"}"#, r"the body is a `a\nb` of `v1`, but only "),
-        (&long, "the body is a `AdmissionReview` of `xxxxxxx"),
+        (r#"{"apiVersion": "v1", "kind": "Pod", "request": null}"#, "the body has the kind `Pod` of `v1`, but only "),
+        (r#"{"apiVersion": "v1", "kind": "a\nb"}"#, r"the body has the kind `a\nb` of `v1`, but only "),
+        (
+            &review("x").replace("admission.k8s.io/v1", "admission.k8s.io/v1beta1"),
+            "the body has the kind `AdmissionReview` of `admission.k8s.io/v1beta1`, but only ",
+        ),
+        (&long, "the body has the kind `AdmissionReview` of `xxxxxxx"),
         (
             r#"{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": 5}}"#,
             "the body is not an AdmissionReview of admission.k8s.io/v1: invalid type: integer `5`, expected a string at line 1 column 85",

@@ -4,6 +4,7 @@ use std::{
     convert::Infallible,
     net::SocketAddr,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -144,8 +145,10 @@ pub(crate) struct Scene {
     pub(crate) ended: JoinHandle<Result<(), ServerError>>,
 }
 
+/// The defaults, but for a time limit that a busy machine does not meet.
 pub(crate) fn settings() -> Settings {
-    Settings { listen: ([127, 0, 0, 1], 0).into(), ..Settings::default() }
+    let request_timeout = Duration::from_secs(20);
+    Settings { listen: ([127, 0, 0, 1], 0).into(), request_timeout, ..Settings::default() }
 }
 
 impl Scene {
