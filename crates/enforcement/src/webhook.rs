@@ -72,6 +72,7 @@ impl Enforcement {
         let mut seen = self.caches.observe(&settings, asked(request));
         let decision = self.decide(&mut seen).await;
         self.metrics.count(request.operation, &decision, began.elapsed());
+        log(request, &decision);
         if !request.dry_run
             && let Some(event) = tell::event(&seen, &decision)
         {
@@ -102,6 +103,16 @@ impl Webhook for Enforcement {
 
     fn review<'a>(&'a self, request: &'a Request<'a>) -> Answering<'a> {
         Box::pin(self.answer(request))
+    }
+}
+
+fn log(request: &Request<'_>, decision: &Decision<Verdict>) {
+    let (claim, user) = (format_args!("{}/{}", request.namespace, request.name), &request.user_info.username);
+    let Decision { action, reason, .. } = decision;
+    if *action == Verdict::Allow {
+        tracing::debug!(feature = "enforcement", %claim, %user, decision = action.name(), reason, "decided");
+    } else {
+        tracing::info!(feature = "enforcement", %claim, %user, decision = action.name(), reason, "decided");
     }
 }
 
