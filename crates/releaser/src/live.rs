@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use cluster::{Attachment, Class, Namespace, ObjectKey, Volume, store::Slim};
+use cluster::{Attachment, Class, Namespace, ObjectKey, Volume, live, store::Slim};
 use kube::{Api, Client, api::ListParams, core::ClusterResourceScope};
 use parking_lot::Mutex;
 
@@ -16,8 +16,6 @@ use crate::{
     policy::Mode,
 };
 
-/// How many objects a page of a list has.
-const PAGE_SIZE: u32 = 500;
 
 /// The claims of one namespace that wait for a volume.
 type SharedClaims = Arc<Fresh<Vec<WaitingClaim>>>;
@@ -143,7 +141,7 @@ impl Reader {
     /// The claims of a namespace that wait for a volume, the one that waits longest first.
     async fn waiting_claims(&self, namespace: &str) -> kube::Result<Vec<WaitingClaim>> {
         let claims: Api<ClaimWire> = Api::namespaced(self.client.clone(), namespace);
-        let claims = pages(&claims).await?.into_iter().filter_map(WaitingClaim::from_wire);
+        let claims = live::pages(&claims).await?.into_iter().filter_map(WaitingClaim::from_wire);
         let mut waiting: Vec<_> = claims.filter(|claim| !claim.is_served() && !claim.being_deleted).collect();
         waiting.sort_by(|one, other| (one.created, &one.key).cmp(&(other.created, &other.key)));
         Ok(waiting)
@@ -181,22 +179,5 @@ where
     T: Slim,
     T::Wire: kube::Resource<Scope = ClusterResourceScope>,
 {
-    let objects = pages(&Api::<T::Wire>::all(client.clone())).await?;
-    Ok(objects.into_iter().filter_map(T::from_wire).collect())
-}
-
-async fn pages<K>(api: &Api<K>) -> kube::Result<Vec<K>>
-where
-    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
-{
-    let (mut objects, mut next) = (Vec::new(), None::<String>);
-    loop {
-        let parameters = ListParams { continue_token: next.take(), ..ListParams::default().limit(PAGE_SIZE) };
-        let page = api.list(&parameters).await?;
-        objects.extend(page.items);
-        next = page.metadata.continue_.filter(|token| !token.is_empty());
-        if next.is_none() {
-            return Ok(objects);
-        }
-    }
+    live::list(&Api::all(client.clone())).await
 }
