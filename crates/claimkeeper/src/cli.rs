@@ -5,6 +5,7 @@ use std::{env, fmt, path::PathBuf, process::ExitCode};
 use clap::{Parser, Subcommand};
 
 use crate::{
+    audit::{self, AuditArguments},
     config::{Config, Feature, UnknownFeature},
     dropin, policy, run,
     why::{self, WhyArguments},
@@ -32,6 +33,8 @@ enum Command {
     },
     /// Tells what is decided about an object, which check decided it, and what to do
     Why(WhyArguments),
+    /// Lists what is there and would be decided about differently today
+    Audit(AuditArguments),
     /// Prints what an administrator applies to the cluster
     #[command(subcommand)]
     Render(Render),
@@ -87,6 +90,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Run(arguments) => start(arguments),
         Command::CheckConfig { file } => check_config(&file),
         Command::Why(arguments) => why::run(&arguments),
+        Command::Audit(arguments) => audit::run(&arguments),
         Command::Render(what) => render(what),
         Command::Version => {
             println!("claimkeeper {}", env!("CARGO_PKG_VERSION"));

@@ -1,5 +1,6 @@
 //! Claimkeeper looks after a volume claim for its whole life. This crate is arguments, configuration and wiring, nothing else.
 
+mod audit;
 mod cli;
 mod config;
 mod dropin;

@@ -18,7 +18,7 @@ use cluster::{
     server::{self, ListMode, Version},
     watch::Watches,
 };
-use enforcement::Enforcement;
+use enforcement::{Enforcement, audit::Audit};
 use ephemeral::{
     Caches, Ephemeral,
     reclaim::{self, Reclaim},
@@ -139,6 +139,7 @@ struct Operator {
     provisioner: Option<Provisioner>,
     releaser: Option<Releaser>,
     enforcement: Option<Arc<Enforcement>>,
+    audit: Option<Audit>,
     /// Answers the API server; taken when it starts.
     admission: Option<AdmissionServer>,
     webhooks: Vec<Arc<dyn Webhook>>,
@@ -211,6 +212,11 @@ impl Operator {
             anyhow::Ok(Arc::new(Enforcement::new(caches, settings, reader, recorder.clone(), &registry)))
         });
         let enforcement = enforcement.transpose()?;
+        let audit = enforcement.as_ref().map(|feature| {
+            let settings = Arc::new(enforcement::Settings { home: Some(home.clone()), ..config.enforcement.clone() });
+            let caches = feature.caches().clone();
+            Audit::new(client.clone(), caches, settings, config.namespace.clone(), &registry)
+        });
         let ephemeral = runs(Feature::Ephemeral).then(|| {
             let caches = Caches::beside(pods, claims, namespaces);
             Ephemeral::new(caches, writer, recorder, &registry, config.ephemeral.concurrency)
@@ -230,6 +236,7 @@ impl Operator {
             releaser,
             webhooks: enforcement.iter().map(|feature| Arc::clone(feature) as Arc<dyn Webhook>).collect(),
             enforcement,
+            audit,
             admission,
             events: Some(events),
             fence,
@@ -282,8 +289,12 @@ impl Operator {
         let free = self.reclaim.iter().map(|feature| feature.run(stopping.clone()));
         let provision = self.provisioner.iter().map(|feature| feature.run(stopping.clone()));
         let release = self.releaser.iter().map(|feature| feature.run(stopping.clone()));
+        let audit = self.audit.iter().map(|audit| audit.run(stopping.clone()));
+        let work = async {
+            tokio::join!(join_all(make), join_all(free), join_all(provision), join_all(release), join_all(audit));
+        };
         tokio::select! {
-            _ = async { tokio::join!(join_all(make), join_all(free), join_all(provision), join_all(release)) } => {}
+            () = work => {}
             () = drained => tracing::warn!(deadline = ?DRAIN_DEADLINE, "work was still under way at the deadline and is cut off"),
         }
     }

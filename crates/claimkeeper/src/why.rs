@@ -191,7 +191,7 @@ fn manifest(file: &Path, namespace: &str) -> anyhow::Result<Manifest> {
     }
 }
 
-fn unanswered(error: &kube::Error) -> anyhow::Error {
+pub(crate) fn unanswered(error: &kube::Error) -> anyhow::Error {
     match error {
         kube::Error::Api(status) => anyhow::anyhow!("the API server refuses to tell: {}", status.message),
         error => anyhow::anyhow!("the API server cannot be asked: {}", causes(error)),

@@ -17,14 +17,21 @@ pub async fn list<T: Slim>(api: &Api<T::Wire>) -> kube::Result<Vec<T>> {
 
 /// The same, as they come.
 pub async fn pages<K: Clone + Debug + DeserializeOwned>(api: &Api<K>) -> kube::Result<Vec<K>> {
-    let (mut objects, mut next) = (Vec::new(), None::<String>);
+    let mut objects = Vec::new();
+    visit(api, |object| objects.push(object)).await?;
+    Ok(objects)
+}
+
+/// Looks at each of them, and holds no more than a page.
+pub async fn visit<K: Clone + Debug + DeserializeOwned>(api: &Api<K>, mut look: impl FnMut(K)) -> kube::Result<()> {
+    let mut next = None::<String>;
     loop {
         let parameters = ListParams { continue_token: next.take(), ..ListParams::default().limit(PAGE_SIZE) };
         let page = api.list(&parameters).await?;
-        objects.extend(page.items);
+        page.items.into_iter().for_each(&mut look);
         next = page.metadata.continue_.filter(|token| !token.is_empty());
         if next.is_none() {
-            return Ok(objects);
+            return Ok(());
         }
     }
 }

@@ -17,6 +17,7 @@
 //! * And **refusing what is not ours**: whoever uses another driver must not notice us. An error allows.
 //! * An older claim is left alone: of a change only what changes is judged (`change`).
 
+pub mod audit;
 mod change;
 pub mod claim;
 pub mod decision;
@@ -26,6 +27,7 @@ mod message;
 mod metrics;
 pub mod observation;
 pub mod observe;
+pub mod policy;
 pub mod settings;
 mod tell;
 mod webhook;

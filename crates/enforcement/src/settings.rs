@@ -134,7 +134,7 @@ pub enum Preset {
 }
 
 impl Preset {
-    const ALL: [Self; 6] =
+    pub(crate) const ALL: [Self; 6] =
         [Self::Localdisk, Self::Topolvm, Self::OpenebsLvm, Self::OpenebsZfs, Self::LocalPath, Self::Directpv];
 
     fn of(name: &str) -> Option<Self> {
@@ -185,6 +185,16 @@ pub enum Action {
 }
 
 impl Action {
+    /// The word for it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Deny => "deny",
+            Self::Warn => "warn",
+            Self::Audit => "audit",
+        }
+    }
+
     /// The word on namespaces and classes; none if it is not one of ours.
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {

@@ -16,7 +16,6 @@ use crate::{
     policy::Mode,
 };
 
-
 /// The claims of one namespace that wait for a volume.
 type SharedClaims = Arc<Fresh<Vec<WaitingClaim>>>;
 

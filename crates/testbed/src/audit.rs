@@ -90,6 +90,9 @@ pub struct AuditedResponse {
     /// The HTTP status.
     #[serde(default)]
     pub code: u16,
+    /// What was said about a failure.
+    #[serde(default)]
+    pub message: String,
 }
 
 impl AuditedRequest {

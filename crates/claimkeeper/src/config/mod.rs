@@ -182,6 +182,12 @@ impl Config {
         warnings
     }
 
+    /// What the rule of `enforcement` is told by those who do not run it: they know the operator's own namespace only if it is
+    /// written down.
+    pub(crate) fn enforcement_settings(&self) -> ::enforcement::Settings {
+        ::enforcement::Settings { home: self.leader_election.namespace.clone(), ..self.enforcement.clone() }
+    }
+
     /// What the types alone do not tell.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         logging::check_level(&self.log.level).map_err(|error| ConfigError::value("log.level", &error))?;

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers are tests too
 
+mod audit;
 mod bad_input;
 mod chart;
 mod differential;
@@ -11,6 +12,7 @@ mod home;
 mod kills;
 mod ledger;
 mod lifetime;
+mod namespace_labels;
 mod outage;
 mod policy;
 mod real_node;

@@ -6,8 +6,9 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::{
     admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
     apps::v1::ReplicaSet,
-    core::v1::{Namespace, Pod, ServiceAccount},
+    core::v1::{Namespace, PersistentVolumeClaim, Pod, ServiceAccount},
     rbac::v1::RoleBinding,
+    storage::v1::StorageClass,
 };
 use kube::{
     Api, Client,
@@ -191,25 +192,23 @@ async fn pods_of_a_workload_go_by_their_service_account() -> Result<()> {
     .await
 }
 
-#[tokio::test]
-async fn the_rendered_policies_are_those_of_the_chart() -> Result<()> {
-    let scene = Scene::open("render", "use").await?;
-    let ns = &scene.namespace;
+/// Applies what `claimkeeper render policy` prints, and compares each policy and binding with the chart's of the namespace.
+async fn compare_rendered(cluster: &Cluster, home: &str, config: &str, policies: &[&str]) -> Result<()> {
     let directory = tempfile::tempdir()?;
-    let config = format!("features: [ephemeral]\nnamespace: {ns}\nephemeral: {{authorize: use}}\n");
-    let config = file(&directory, "ck.yaml", &config);
+    let config = file(&directory, "ck.yaml", config);
     let rendered = Command::new(BINARY).args(["render", "policy", "--config"]).arg(config).output()?;
     ensure!(rendered.status.success(), "{}", String::from_utf8_lossy(&rendered.stderr));
-    let mut kubectl = scene.cluster.kubectl();
+    let mut kubectl = cluster.kubectl();
     let mut kubectl = kubectl.args(["apply", "-f", "-"]).stdin(Stdio::piped()).spawn()?;
     std::io::Write::write_all(&mut kubectl.stdin.take().context("no input")?, &rendered.stdout)?;
     ensure!(kubectl.wait()?.success(), "kubectl refused what was rendered");
 
-    let policies: Api<ValidatingAdmissionPolicy> = Api::all(scene.admin.clone());
-    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(scene.admin.clone());
-    for policy in ["ephemeral-volumes-denied", "ephemeral-volumes-authorized"] {
-        let (ours, charts) = (format!("{policy}.claimkeeper.dev"), format!("{policy}.claimkeeper.{ns}"));
-        assert_eq!(policies.get(&ours).await?.spec, policies.get(&charts).await?.spec);
+    let client = cluster.admin().await?;
+    let known: Api<ValidatingAdmissionPolicy> = Api::all(client.clone());
+    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(client);
+    for policy in policies {
+        let (ours, charts) = (format!("{policy}.claimkeeper.dev"), format!("{policy}.claimkeeper.{home}"));
+        assert_eq!(known.get(&ours).await?.spec, known.get(&charts).await?.spec);
         let binding = |name: String| {
             let bindings = bindings.clone();
             async move {
@@ -218,7 +217,96 @@ async fn the_rendered_policies_are_those_of_the_chart() -> Result<()> {
                 anyhow::Ok(spec)
             }
         };
-        assert_eq!(binding(ours).await?, binding(charts).await?);
+        assert_eq!(binding(ours).await?, binding(charts.clone()).await?);
+        let warnings = eventually("the types to be checked", async || {
+            let policy = known.get(&charts).await?;
+            let status = policy.status.context("nobody has looked")?;
+            ensure!(status.observed_generation == policy.metadata.generation, "nobody has looked at this one");
+            Ok(status.type_checking.context("nobody has checked")?.expression_warnings)
+        })
+        .await?;
+        assert_eq!(warnings, None, "{charts}");
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_rendered_policies_are_those_of_the_chart() -> Result<()> {
+    let scene = Scene::open("render", "use").await?;
+    let ns = &scene.namespace;
+    let config = format!("features: [ephemeral]\nnamespace: {ns}\nephemeral: {{authorize: use}}\n");
+    compare_rendered(&scene.cluster, ns, &config, &["ephemeral-volumes-denied", "ephemeral-volumes-authorized"]).await
+}
+
+#[tokio::test]
+async fn the_rendered_policies_of_enforcement_are_those_of_the_chart_whatever_is_configured() -> Result<()> {
+    let cluster = testbed::shared().await?;
+    let (home, ns) = (cluster.create_namespace("render").await?, cluster.create_namespace("rendered").await?);
+    let drivers = json!([
+        {"preset": "localdisk"},
+        {"preset": "topolvm", "ephemeralPools": ["nvme", ""]},
+        {"name": "local.csi.openebs.io", "acceptAnnotation": "example.dev/i-know"},
+        {"preset": "openebs-zfs", "poolParameter": "pool"},
+        {"preset": "local-path", "name": "example.dev/local-path"},
+        {"preset": "directpv"},
+        {"name": "disks.example.dev", "poolParameter": "pool", "ephemeralPools": ["a"], "replicasParameter": "copies"},
+    ]);
+    let own = format!("system:serviceaccount:{home}:claimkeeper");
+    let settings = [
+        json!({}),
+        json!({"action": "warn", "podOwner": "seed", "drivers": drivers, "trustedCreators": ["carol's \"own\" \\ <b>&é"]}),
+        json!({"action": "audit", "drivers": []}),
+    ];
+    for settings in settings {
+        let mut values = json!({"features": ["enforcement"], "namespace": ns, "enforcement": settings});
+        values["enforcement"]["policies"] = true.into();
+        cluster.install_chart("claimkeeper", &home, &values).await?;
+        let mut config = json!({
+            "features": ["enforcement"], "namespace": ns, "leaderElection": {"namespace": home}, "enforcement": settings,
+        });
+        // Only the chart knows the operator's own account.
+        let kubernetes =
+            ["system:serviceaccount:kube-system:ephemeral-volume-controller", "system:kube-controller-manager"];
+        let trusted =
+            settings["trustedCreators"].as_array().cloned().unwrap_or_else(|| kubernetes.map(Value::from).into());
+        config["enforcement"]["trustedCreators"] = trusted.into_iter().chain([own.as_str().into()]).collect();
+        let policies = ["namespace-labels", "claims-deny", "claims-warn", "claims-audit"];
+        compare_rendered(&cluster, &home, &config.to_string(), &policies).await?;
+        let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(cluster.admin().await?);
+        let binding = serde_json::to_value(bindings.get(&format!("claims-deny.claimkeeper.{home}")).await?)?;
+        let spared = &binding["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"];
+        assert_eq!(*spared, json!([{"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": [home]}]));
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_api_server_keeps_the_rule_without_the_operator() -> Result<()> {
+    let cluster = testbed::shared().await?;
+    let (home, ns) = (cluster.create_namespace("ruler").await?, cluster.create_namespace("ruled").await?);
+    let admin = cluster.admin().await?;
+    let class = json!({"metadata": {"name": ns}, "provisioner": "localdisk.csi.acstor.io"});
+    Api::<StorageClass>::all(admin.clone()).create(&PostParams::default(), &serde_json::from_value(class)?).await?;
+    let values = json!({"features": ["enforcement"], "namespace": ns, "enforcement": {"policies": true}});
+    cluster.install_chart("claimkeeper", &home, &values).await?;
+
+    let claim = json!({"metadata": {"name": "data"}, "spec": {
+        "storageClassName": ns, "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}},
+    }});
+    let claim: PersistentVolumeClaim = serde_json::from_value(claim)?;
+    let try_out = async |namespace: &str| {
+        let parameters = PostParams { dry_run: true, ..PostParams::default() };
+        Api::<PersistentVolumeClaim>::namespaced(admin.clone(), namespace).create(&parameters, &claim).await
+    };
+    let words = eventually("the claim to be refused", async || match try_out(&ns).await {
+        Err(kube::Error::Api(status)) if status.code == 403 => Ok(status.message),
+        other => anyhow::bail!("{other:?}"),
+    })
+    .await?;
+    let expected =
+        "denied request: only generic ephemeral volumes are allowed for localdisk.csi.acstor.io provisioner: class ";
+    assert!(words.contains(expected), "{words}");
+    // It holds where the operator looks after claims, and nowhere else.
+    try_out(&home).await?;
     Ok(())
 }

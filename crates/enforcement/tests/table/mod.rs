@@ -76,7 +76,6 @@ pub(crate) struct Row {
 #[serde(deny_unknown_fields)]
 struct Policy {
     expect: String,
-    /// For whoever reads the table.
     why: String,
 }
 
@@ -156,6 +155,16 @@ impl Row {
     /// What is decided, and why.
     pub(crate) fn expected(&self) -> (&str, &str) {
         self.expect.split_once(' ').unwrap()
+    }
+
+    /// Whether the claim wants no class, not even the default one.
+    pub(crate) fn wants_no_class(&self) -> bool {
+        self.claim["spec"]["storageClassName"] == ""
+    }
+
+    /// Why the policies decide otherwise, if they do.
+    pub(crate) fn differs(&self) -> Option<&str> {
+        self.policy.as_ref().map(|policy| policy.why.as_str())
     }
 
     /// What the policies decide.
