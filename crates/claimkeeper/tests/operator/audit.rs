@@ -9,7 +9,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, PostParams, PropagationPolicy},
+    api::{DeleteParams, Patch, PatchParams, PostParams, PropagationPolicy},
 };
 use serde_json::{Value, json};
 use testbed::eventually;
@@ -79,28 +79,42 @@ async fn it_lists_the_claims_that_would_be_refused_today() -> Result<()> {
     Ok(())
 }
 
+/// A pod that uses a claim which belongs to it.
+async fn pod_with_claim(home: &Home, name: &str, class: &str, finalizers: &[&str]) -> Result<()> {
+    let pod = json!({"metadata": {"name": name, "finalizers": finalizers}, "spec": {
+        "containers": [{"name": "main", "image": "registry.example/main"}],
+        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": name}}],
+    }});
+    let pod: Pod = home.pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await?;
+    let owner = json!([{"apiVersion": "v1", "kind": "Pod", "name": name, "uid": pod.uid(), "controller": true}]);
+    home.create_claim_of(class, json!({"name": name, "ownerReferences": owner})).await
+}
+
 #[tokio::test]
-async fn a_claim_that_was_orphaned_is_found() -> Result<()> {
+async fn a_claim_that_was_orphaned_is_found_and_one_that_goes_with_its_pod_is_not() -> Result<()> {
     let home = Home::on(testbed::shared().await?, "orphan").await?;
     let class = format!("local-{}", home.namespace);
     local_class(&home, &class).await?;
-    let pod = json!({"metadata": {"name": "web"}, "spec": {
-        "containers": [{"name": "main", "image": "registry.example/main"}],
-        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
-    }});
-    let pod: Pod = home.pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await?;
-    let owner = json!([{"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": pod.uid(), "controller": true}]);
-    home.create_claim_of(&class, json!({"name": "data", "ownerReferences": owner})).await?;
+    pod_with_claim(&home, "web", &class, &[]).await?;
+    pod_with_claim(&home, "ending", &class, &["example.dev/keep"]).await?;
     assert_eq!(found(&home.audit(&["-o", "json"]))?, []);
 
-    let orphan = DeleteParams { propagation_policy: Some(PropagationPolicy::Orphan), ..DeleteParams::default() };
-    home.pods.delete("web", &orphan.grace_period(0)).await?;
+    let now = DeleteParams::default().grace_period(0);
+    home.pods.delete("ending", &now).await?;
+    assert!(home.pods.get("ending").await?.metadata.deletion_timestamp.is_some());
+    assert_eq!(found(&home.audit(&["-o", "json"]))?, []);
+
+    let orphan = DeleteParams { propagation_policy: Some(PropagationPolicy::Orphan), ..now };
+    home.pods.delete("web", &orphan).await?;
     eventually("the claim to be orphaned", async || {
-        let claim: PersistentVolumeClaim = home.claims.get("data").await?;
+        let claim: PersistentVolumeClaim = home.claims.get("web").await?;
         ensure!(claim.owner_references().is_empty(), "it has its owner");
         Ok(())
     })
     .await?;
-    assert_eq!(found(&home.audit(&["-o", "json"]))?, [("data".to_owned(), "NotEphemeral".to_owned())]);
+    assert_eq!(found(&home.audit(&["-o", "json"]))?, [("web".to_owned(), "NotEphemeral".to_owned())]);
+    // The finalizer is the test's: nobody else would let the pod go.
+    let free = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    home.pods.patch("ending", &PatchParams::default(), &free).await?;
     Ok(())
 }
