@@ -5,6 +5,7 @@
 
 pub mod admin;
 pub mod admission;
+pub mod certificates;
 pub mod client;
 pub mod events;
 pub mod leader;
