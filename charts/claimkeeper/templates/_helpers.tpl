@@ -6,6 +6,24 @@
 {{ .Values.leaderElection.name | default .Release.Name }}
 {{- end }}
 
+{{/* Whether API servers call the operator; empty if not. */}}
+{{- define "claimkeeper.webhook" -}}
+{{ if and (has "enforcement" .Values.features) .Values.webhook.enforcement.enabled }}true{{ end }}
+{{- end }}
+
+{{- define "claimkeeper.webhookService" -}}
+{{ .Values.webhook.service | default (printf "%s-webhook" .Release.Name) }}
+{{- end }}
+
+{{- define "claimkeeper.webhookConfiguration" -}}
+{{ .Values.webhook.configuration | default (printf "%s-enforcement" .Release.Name) }}
+{{- end }}
+
+{{/* The operator's own format is not cert-manager's, so that neither finds the other's. */}}
+{{- define "claimkeeper.webhookSecret" -}}
+{{ .Values.webhook.certificates.secret | default (printf "%s-webhook%s" .Release.Name (ternary "-tls" "" (eq .Values.webhook.certificates.mode "cert-manager"))) }}
+{{- end }}
+
 {{/* Cluster-scoped names carry the namespace, so that two releases of one name do not share rights. */}}
 {{- define "claimkeeper.clusterName" -}}
 {{ .Release.Namespace }}:{{ .Release.Name }}

@@ -1,6 +1,7 @@
 //! Claimkeeper looks after a volume claim for its whole life. This crate is arguments, configuration and wiring, nothing else.
 
 mod audit;
+mod certificates;
 mod cli;
 mod config;
 mod dropin;

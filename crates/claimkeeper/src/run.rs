@@ -4,6 +4,7 @@
 //!                 ┌── admin server: metrics and probes, from the first moment to the last
 //! signal ──> run ─┼── watches: feed the stores on every replica, so that a standby is warm
 //!                 ├── elector ── term ──> features: act only while this replica leads
+//!                 ├── certificates: one replica keeps them under a Lease of their own, every one serves them
 //!                 ├── admission server: answers on every replica, on a thread of its own, until its requests are drained
 //!                 └── events: outlive the features, so that the last ones are told
 //! ```
@@ -46,6 +47,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    certificates::Certificates,
     config::{Config, Feature},
     stores::Stores,
 };
@@ -81,10 +83,11 @@ async fn operate(config: Config, kubeconfig: Option<&Path>) -> anyhow::Result<()
     let kube = client::load_config(kubeconfig)?;
     let admin = AdminServer::bind(config.admin.listen, registry.clone(), readiness.clone()).await?;
     let address = admin.address().context("cannot tell the admin server's address")?;
-    let admission = bind_admission(&config, &registry, &readiness).await?;
+    let certificate = ServedCertificate::default();
+    let admission = bind_admission(&config, &certificate, &registry, &readiness).await?;
     let webhook = admission.as_ref().map(AdmissionServer::address).transpose();
     let webhook = webhook.context("cannot tell the admission server's address")?;
-    let operator = Operator::new(&config, &kube, registry, readiness, admission)?;
+    let operator = Operator::new(&config, &kube, registry, readiness, (admission, certificate))?;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         features = config.features.iter().map(|feature| feature.name()).collect::<Vec<_>>().join(","),
@@ -110,14 +113,14 @@ async fn operate(config: Config, kubeconfig: Option<&Path>) -> anyhow::Result<()
 /// The admission server, if a feature has something to answer.
 async fn bind_admission(
     config: &Config,
+    certificate: &ServedCertificate,
     registry: &Registry,
     readiness: &Readiness,
 ) -> Result<Option<AdmissionServer>, ServerError> {
     if !config.features.iter().any(|feature| feature.answers_admission()) {
         return Ok(None);
     }
-    let certificate = ServedCertificate::default();
-    AdmissionServer::bind(config.webhook.settings(), certificate, registry, readiness).await.map(Some)
+    AdmissionServer::bind(config.webhook.settings(), certificate.clone(), registry, readiness).await.map(Some)
 }
 
 fn tell_build(registry: &Registry) {
@@ -143,6 +146,8 @@ struct Operator {
     /// Answers the API server; taken when it starts.
     admission: Option<AdmissionServer>,
     webhooks: Vec<Arc<dyn Webhook>>,
+    /// What that server shows.
+    certificates: Option<Certificates>,
     /// Writes the events; taken when it starts.
     events: Option<Worker>,
     fence: Fence,
@@ -155,7 +160,7 @@ impl Operator {
         kube: &KubeConfig,
         registry: Registry,
         readiness: Readiness,
-        admission: Option<AdmissionServer>,
+        (admission, certificate): (Option<AdmissionServer>, ServedCertificate),
     ) -> anyhow::Result<Self> {
         let fence = Fence::new();
         let options = ClientOptions::new(&registry);
@@ -165,6 +170,11 @@ impl Operator {
         let leadership = config.leader_election.resolve(&kube.default_namespace, unique_identity);
         let home = leadership.namespace.clone();
         let (recorder, events) = Recorder::new(client.clone(), REPORTER, &leadership.identity, &registry);
+        let certificates = admission.as_ref().map(|_| {
+            let watched = (&registry, &readiness);
+            Certificates::new(config, kube, &leadership, recorder.clone(), watched, certificate)
+        });
+        let certificates = certificates.transpose()?;
         let elector = if config.leader_election.enabled {
             let impatient = ClientOptions { retry: false, ..options };
             let client = client::build(kube.clone(), impatient)?;
@@ -238,6 +248,7 @@ impl Operator {
             enforcement,
             audit,
             admission,
+            certificates,
             events: Some(events),
             fence,
             elector,
@@ -247,6 +258,8 @@ impl Operator {
     async fn run(mut self, stop: CancellationToken) -> anyhow::Result<()> {
         let (elector, events) = (self.elector.take(), self.events.take());
         let (admission, webhooks) = (self.admission.take(), std::mem::take(&mut self.webhooks));
+        let mut certificates = self.certificates.take();
+        let keeper = certificates.as_mut().and_then(|certificates| certificates.elector.take());
         let told = CancellationToken::new();
         let act = async {
             if let Some(elector) = elector {
@@ -264,8 +277,20 @@ impl Operator {
                 None => Ok(()),
             }
         };
+        let keep = async {
+            if let Some(certificates) = &certificates {
+                certificates.keep(keeper, stop.clone()).await;
+            }
+            Ok(())
+        };
+        let certify = async {
+            match &certificates {
+                Some(certificates) => certificates.serve().await,
+                None => std::future::pending().await,
+            }
+        };
         let work = async {
-            let ended = tokio::try_join!(act, admit);
+            let ended = tokio::try_join!(act, admit, keep);
             told.cancel();
             ended.map(|_| ())
         };
@@ -276,6 +301,7 @@ impl Operator {
         tokio::select! {
             (ended, _) = async { tokio::join!(work, tell.join_all()) } => ended.map_err(Into::into),
             error = self.watch() => Err(error),
+            () = certify => Err(anyhow::anyhow!("nobody looks after the webhook's certificate any more")),
         }
     }
 

@@ -1,5 +1,6 @@
 //! The configuration: one strict YAML file in which every key has a safe default.
 
+pub(crate) mod certificates;
 mod enforcement;
 mod error;
 mod feature;
@@ -322,6 +323,17 @@ mod tests {
             ),
             ("enforcement:\n  drivers: [{name: a}, {name: a}]\n", "enforcement.drivers: has `a` twice"),
             ("enforcement:\n  trustedCreators: ['']\n", "enforcement.trustedCreators: has an empty name"),
+            (
+                "webhook: {certificates: {mode: files}}\n",
+                "webhook.certificates.directory: is missing, but mode files needs to know where",
+            ),
+            ("webhook: {certificates: {directory: /tls}}\n", "webhook.certificates.directory: is only for mode files"),
+            ("webhook: {certificates: {mode: cert-manager}}\n", "unknown value `cert-manager`"),
+            ("webhook: {certificates: {names: [a b]}}\n", "webhook.certificates.names: has `a b`"),
+            ("webhook: {certificates: {secret: ''}}\n", "webhook.certificates.secret: `` cannot be"),
+            ("webhook: {certificates: {configurations: [other/x]}}\n", "`other/x` names no webhook configuration"),
+            ("webhook: {certificates: {leafLifetime: 30s}}\n", "webhook.certificates.leafLifetime: is 30s"),
+            ("webhook: {certificates: {caLifetime: 720h}}\n", "webhook.certificates.caLifetime: is 2592000s"),
             ("namespace: ''\n", "namespace: is empty"),
             ("features: [ephemeral]\nfeatures: []\n", "the key `features` appears twice"),
         ] {
@@ -358,6 +370,7 @@ mod tests {
             include_str!("../../../../docs/provisioner.md"),
             include_str!("../../../../docs/releaser.md"),
             include_str!("../../../../docs/enforcement.md"),
+            include_str!("../../../../docs/certificates.md"),
         ] {
             let configurations: Vec<&str> =
                 documented(page).into_iter().filter(|block| block.starts_with("features:")).collect();

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use platform::admission::Settings;
 use serde::Deserialize;
 
-use super::{ConfigError, Seconds};
+use super::{ConfigError, Seconds, certificates::Certificates};
 
 /// The longest `timeoutSeconds` that Kubernetes allows a webhook: whoever takes longer answers nobody.
 const LONGEST_REQUEST: Duration = Duration::from_secs(30);
@@ -29,6 +29,7 @@ pub(crate) struct Webhook {
     pub max_connections: usize,
     /// How long connections are still accepted once the process was asked to end.
     pub drain_delay: Seconds,
+    pub certificates: Certificates,
 }
 
 impl Default for Webhook {
@@ -41,6 +42,7 @@ impl Default for Webhook {
             max_in_flight: settings.max_in_flight,
             max_connections: settings.max_connections,
             drain_delay: settings.drain_delay.into(),
+            certificates: Certificates::default(),
         }
     }
 }
@@ -63,7 +65,7 @@ impl Webhook {
                 return Err(ConfigError::value(&format!("webhook.{key}"), &"is 0, so nothing would be answered"));
             }
         }
-        Ok(())
+        self.certificates.check()
     }
 
     /// What the server is told.
