@@ -4,6 +4,7 @@
 
 mod audit;
 mod bad_input;
+mod certificates;
 mod chart;
 mod differential;
 mod dropin;

@@ -3,6 +3,10 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // clippy knows test functions but not their helpers
 
 mod admission;
+mod certificates;
+mod certificates_files;
+mod certificates_load;
+mod certificates_support;
 mod client;
 mod client_manners;
 mod events;
