@@ -31,7 +31,7 @@ use crate::{
     decision::{Action, Attached, Candidate, NamespaceSeen, Observation, RELEASE_VOLUME, To},
     live::{MissingRight, Reader, Rights},
     pending::Pending,
-    policy::{Mode, RELEASE_MAX_AVAILABLE, terms},
+    policy::{RELEASE_MAX_AVAILABLE, mode},
     previous::PreviousClaim,
     reservation::{self, KEEP, reserved_for},
     scrub::{self, Scrub, UNDERWAY_BY_CLASS},
@@ -243,14 +243,13 @@ impl Releaser {
     /// Reads live what may have changed. What can be taken by others is counted last, so that nobody comes between.
     async fn look(&self, seen: &mut Observation) -> kube::Result<()> {
         let volume = Arc::clone(&seen.volume);
-        seen.class = self.reader.class(&volume.class).await?;
-        let mode = terms(&volume, seen.class.as_deref(), &self.settings.controller_id).map(|terms| terms.mode);
-        let taken = |candidate: &Candidate| self.is_taken(candidate);
-        seen.live = Some(self.reader.live(&volume, mode.unwrap_or(Mode::Never), taken).await?);
-        seen.available = self.available(&volume, seen.class.as_deref());
-        if seen.live.as_ref().is_some_and(|live| live.attached == Attached::NotAsked) {
+        let mode = |class: Option<&Class>| mode(&volume, class, &self.settings.controller_id);
+        let (class, live) = self.reader.look(&volume, mode, |candidate| self.is_taken(candidate)).await?;
+        if live.attached == Attached::NotAsked {
             self.unguarded.increment();
         }
+        seen.available = self.available(&volume, class.as_deref());
+        (seen.class, seen.live) = (class, Some(live));
         Ok(())
     }
 

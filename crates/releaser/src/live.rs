@@ -82,23 +82,28 @@ impl Reader {
         Ok(classes.await?.iter().find(|class| class.key.name() == name).cloned())
     }
 
-    /// All that the rules ask for, about a volume that is released by this mode.
-    pub(crate) async fn live(
+    /// The class as it is now, and all that the rules ask for about a volume that is released by the mode which follows
+    /// from it.
+    pub(crate) async fn look(
         &self,
         volume: &Volume,
-        mode: Mode,
+        mode: impl Fn(Option<&Class>) -> Mode,
         taken: impl Fn(&Candidate) -> bool,
-    ) -> kube::Result<Live> {
+    ) -> kube::Result<(Option<Arc<Class>>, Live)> {
+        // The lists come first, and at the same time: the API server lets whoever lists wait until its own cache has caught
+        // up, which takes it longer than all else. They are shared, and may wait for their turn as well.
+        let (class, attached) = tokio::try_join!(self.class(&volume.class), self.attached(volume.key.name()))?;
         let Some(reference) = &volume.claim else {
-            return Ok(Live { claim: ClaimSeen::Gone, namespace: None, attached: Attached::No, candidate: None });
+            return Ok((class, Live { claim: ClaimSeen::Gone, namespace: None, attached, candidate: None }));
         };
-        let fenced = matches!(mode, Mode::Soft | Mode::Namespace);
-        let (claim, attached) = tokio::try_join!(self.claim(&reference.key), self.attached(volume.key.name()))?;
+        let mode = mode(class.as_deref());
+        let claim = self.claim(&reference.key).await?;
         let candidate = match mode {
             Mode::Namespace => self.candidate(volume, reference.key.namespace(), taken).await?,
             Mode::Soft | Mode::Pool | Mode::Never => None,
         };
         // Last: if it still is the namespace that it was, then it also was when the candidate was read.
+        let fenced = matches!(mode, Mode::Soft | Mode::Namespace);
         let namespace = if fenced { Some(self.namespace(reference.key.namespace()).await?) } else { None };
         let claim = match claim {
             None => ClaimSeen::Gone,
@@ -106,7 +111,7 @@ impl Reader {
             Some(claim) if claim.is_served() => ClaimSeen::Served,
             Some(_) => ClaimSeen::Waiting,
         };
-        Ok(Live { claim, namespace, attached, candidate })
+        Ok((class, Live { claim, namespace, attached, candidate }))
     }
 
     /// The namespace as it is now.

@@ -106,6 +106,11 @@ pub fn terms(volume: &Volume, class: Option<&Class>, controller_id: &str) -> Res
     Ok(Terms { mode, after: after.unwrap_or_default(), max_available, scrub })
 }
 
+/// To whom a volume goes by its terms; to nobody if it has none.
+pub(crate) fn mode(volume: &Volume, class: Option<&Class>, controller_id: &str) -> Mode {
+    terms(volume, class, controller_id).map_or(Mode::Never, |terms| terms.mode)
+}
+
 impl Terms {
     fn pool() -> Self {
         Self { mode: Mode::Pool, after: SignedDuration::ZERO, max_available: None, scrub: None }

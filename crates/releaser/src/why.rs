@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cluster::{Claim, Volume, decision::Account, store::Slim, volume::VolumePhase};
+use cluster::{Claim, Class, Volume, decision::Account, store::Slim, volume::VolumePhase};
 use k8s_openapi::jiff::Timestamp;
 use kube::{Api, Client};
 
@@ -11,7 +11,7 @@ use crate::{
     association::{self, ASSOCIATE},
     decision::{Action, Observation, RELEASE_VOLUME},
     live::{self, Reader},
-    policy::{Mode, terms},
+    policy::{Mode, mode, terms},
     reservation::{self, KEEP, reserved_for},
     scrub,
 };
@@ -36,12 +36,17 @@ pub async fn explain(client: &Client, settings: &Settings, name: &str) -> kube::
 }
 
 async fn release(client: &Client, reader: &Reader, settings: &Settings, volume: Arc<Volume>) -> kube::Result<Account> {
-    let class = reader.class(&volume.class).await?;
+    let mode = |class: Option<&Class>| mode(&volume, class, &settings.controller_id);
+    let mut class = reader.class(&volume.class).await?;
+    let mut live = None;
+    // Who is told that nobody releases it need not be allowed to read the rest.
+    if mode(class.as_deref()) != Mode::Never {
+        let (now, looked) = reader.look(&volume, mode, |_| false).await?;
+        (class, live) = (now, Some(looked));
+    }
     let terms = terms(&volume, class.as_deref(), &settings.controller_id);
-    let mode = terms.as_ref().map_or(Mode::Never, |terms| terms.mode);
     let limited = terms.is_ok_and(|terms| terms.max_available.is_some());
     let available = if limited { free_volumes(client, &volume.class).await? } else { 0 };
-    let live = if mode == Mode::Never { None } else { Some(reader.live(&volume, mode, |_| false).await?) };
     let about = format!("release of volume {}", volume.key);
     let seen = Observation {
         scrubbed: scrub::is_scrubbed(&volume),

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     association::{self, ASSOCIATE},
     decision::{self, Action, Attached, Candidate, ClaimSeen, Live, NamespaceSeen, Observation, RELEASE_VOLUME},
-    policy::{MANAGED_BY, Mode, PREVIOUS_CLAIM, PROVISIONED_BY, RELEASE, terms},
+    policy::{self, MANAGED_BY, Mode, PREVIOUS_CLAIM, PROVISIONED_BY, RELEASE},
     previous::PreviousClaim,
     reservation::{self, KEEP, reserved_for},
     sample, write,
@@ -199,7 +199,7 @@ fn live_of(look: Look) -> Live {
 
 /// By which mode a volume is released, as the reader of live objects is told.
 pub(super) fn mode(setup: &Setup, volume: &Volume, word: Word) -> Mode {
-    terms(&volume_of(volume), Some(&*class_of(setup, word)), CONTROLLER_ID).map_or(Mode::Never, |terms| terms.mode)
+    policy::mode(&volume_of(volume), Some(&*class_of(setup, word)), CONTROLLER_ID)
 }
 
 pub(super) fn release(setup: &Setup, volume: &Volume, word: Word, look: Option<Look>) -> Answer {

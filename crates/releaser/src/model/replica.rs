@@ -130,14 +130,13 @@ fn begin(setup: &Setup, world: &World, me: &Replica) -> Option<Stage> {
     associate.then_some(Stage::Writing { seen, write: Write::Associate, first })
 }
 
-/// What is read next. The claim and the attachments are read at the same time, so either may be the first.
+/// What is read next. The class and the attachments are read at the same time, so either may be the first.
 fn next_reads(setup: &Setup, seen: &Sight, look: Look) -> Vec<Thing> {
-    let Some(word) = look.class else { return vec![Thing::Class] };
+    let attachments = look.attached.is_none().then_some(Thing::Attachments);
+    let Some(word) = look.class else { return [Thing::Class].into_iter().chain(attachments).collect() };
     let mode = real::mode(setup, &seen.volume, word);
-    let at_once = [(Thing::Claim, look.claim.is_none()), (Thing::Attachments, look.attached.is_none())];
-    let at_once: Vec<_> = at_once.into_iter().filter_map(|(thing, missing)| missing.then_some(thing)).collect();
-    if !at_once.is_empty() {
-        return at_once;
+    if let Some(next) = attachments.or(look.claim.is_none().then_some(Thing::Claim)) {
+        return vec![next];
     }
     let candidates = (mode == Mode::Namespace && look.candidate.is_none()).then_some(Thing::Candidates);
     let fenced = matches!(mode, Mode::Soft | Mode::Namespace);
