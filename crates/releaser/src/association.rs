@@ -8,6 +8,7 @@
 //! | its class carries `claimkeeper.dev/release`               | leave: `ClassDecides`           |
 //! | it has an association, with whomever                      | leave: `AlreadyAssociated`      |
 //! | the claim that it refers to, by uid, is not there         | leave: `ClaimUnknown`           |
+//! | that claim does not name it as its volume, or not yet     | leave: `ClaimNotBound`          |
 //! | no label of the claim names us                            | leave: `NotManaged`             |
 //! | one of them names somebody else                           | leave: `ManagedByOther`         |
 //! | otherwise                                                 | associate: `Associated`         |
@@ -64,6 +65,7 @@ pub const ASSOCIATE: Chain<Observation, Action> = Chain {
         Check { holds: "its class leaves it to labels", run: class_decides },
         Check { holds: "it has no association yet", run: already_associated },
         Check { holds: "its claim is there", run: claim_unknown },
+        Check { holds: "its claim has it", run: claim_not_bound },
         Check { holds: "the labels of its claim name this releaser", run: claim_not_ours },
     ],
     // The words are the original's.
@@ -99,6 +101,13 @@ fn claim_unknown(seen: &Observation) -> Option<Decision<Action>> {
     (wanted.is_none() || wanted != found).then(|| Decision::new(Action::Leave, "ClaimUnknown", message))
 }
 
+// Kubernetes binds in several writes, and may give the claim another volume in between: its label would stay on this one.
+fn claim_not_bound(seen: &Observation) -> Option<Decision<Action>> {
+    let found = seen.claim.as_ref().and_then(|claim| claim.release_labels.as_ref())?.volume.as_deref();
+    let message = "the claim that the volume refers to does not have it, or not yet";
+    (found != Some(seen.volume.key.name())).then(|| Decision::new(Action::Leave, "ClaimNotBound", message))
+}
+
 fn claim_not_ours(seen: &Observation) -> Option<Decision<Action>> {
     let labels = seen.claim.as_ref().and_then(|claim| claim.release_labels.as_ref()).map(|claim| &claim.labels)?;
     let ids = [PROVISIONED_BY, MANAGED_BY, MANAGED_BY_IN_CODE].into_iter().filter_map(|key| labels.get(key));
@@ -123,7 +132,12 @@ mod tests {
     };
 
     fn claim(uid: &str, labels: &Value) -> Option<Arc<Claim>> {
-        let json = json!({"metadata": {"namespace": "ci", "name": "build", "uid": uid, "labels": labels}});
+        claim_of("pv-1", uid, labels)
+    }
+
+    fn claim_of(volume: &str, uid: &str, labels: &Value) -> Option<Arc<Claim>> {
+        let metadata = json!({"namespace": "ci", "name": "build", "uid": uid, "labels": labels});
+        let json = json!({"metadata": metadata, "spec": {"volumeName": volume}});
         Claim::from_wire(serde_json::from_value(json).unwrap()).map(Arc::new)
     }
 
@@ -166,6 +180,14 @@ mod tests {
         assert_eq!(reason(&Observation { volume: Arc::new(unbound), ..seen() }), "ClaimUnknown");
         let by_name = volume_with(&json!({"spec": {"claimRef": {"uid": null}}}));
         assert_eq!(reason(&Observation { volume: Arc::new(by_name), ..seen() }), "ClaimUnknown");
+    }
+
+    #[test]
+    fn a_claim_that_has_not_got_the_volume_may_still_get_another() {
+        for (volume, expected) in [("pv-1", "Associated"), ("", "ClaimNotBound"), ("pv-2", "ClaimNotBound")] {
+            let claim = claim_of(volume, "c1", &json!({PROVISIONED_BY: "claimkeeper"}));
+            assert_eq!(reason(&Observation { claim, ..seen() }), expected, "{volume}");
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use cluster::{
     store::Index,
     volume::{BY_CLAIM, FREE_BY_CLASS, RELEASED_BY_CLASS, UNUSED_BY_NAMESPACE, VolumePhase},
 };
-use k8s_openapi::{api::core::v1::PersistentVolume, jiff::Timestamp};
+use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::{
     Client, Resource,
     api::{Patch, PatchParams},
@@ -28,13 +28,12 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     association::{self, ASSOCIATE},
     backlog,
-    decision::{Action, Attached, Candidate, NamespaceSeen, Observation, RELEASE_VOLUME, To},
     live::{MissingRight, Reader, Rights},
     pending::Pending,
-    policy::{RELEASE_MAX_AVAILABLE, mode},
     previous::PreviousClaim,
     reservation::{self, KEEP, reserved_for},
-    scrub::{self, Scrub, UNDERWAY_BY_CLASS},
+    scrub::{Scrub, UNDERWAY_BY_CLASS},
+    seen::NamespaceSeen,
     write,
 };
 
@@ -83,10 +82,10 @@ pub struct Releaser {
     pub(crate) client: FencedClient,
     /// None if nothing may be scrubbed.
     pub(crate) scrub: Option<Scrub>,
-    reader: Reader,
+    pub(crate) reader: Reader,
     events: Recorder,
     decisions: Family<Counter>,
-    unguarded: Counter,
+    pub(crate) unguarded: Counter,
     pub(crate) settings: Settings,
 }
 
@@ -198,85 +197,8 @@ impl Releaser {
         }
     }
 
-    async fn release(&self, volume: &Arc<Volume>) -> Outcome {
-        let mut seen = self.observe(volume);
-        let mut decision = self.decide(&seen);
-        if decision.action == Action::Look {
-            if let Err(error) = self.look(&mut seen).await {
-                return self.failed(volume, "ErrReleasePV", "releasing", &error);
-            }
-            decision = self.decide(&seen);
-        }
-        if let Action::Scrub(template) = decision.action {
-            self.pending.begin(volume, &To::Pool);
-            return self.scrub(volume, Some(template)).await;
-        }
-        if let Err(error) = self.take_back(volume).await {
-            return self.failed(volume, "ErrReleasePV", "releasing", &error);
-        }
-        if let Action::Release(to) = &decision.action {
-            self.pending.begin(volume, to);
-            if let Err(error) = self.write(volume, write::release(volume, to)).await {
-                self.pending.fail(volume);
-                return self.failed(volume, "ErrReleasePV", "releasing", &error);
-            }
-        }
-        self.conclude(volume, &decision)
-    }
-
-    fn observe(&self, volume: &Arc<Volume>) -> Observation {
-        let Settings { controller_id, namespace, dry_run, .. } = &self.settings;
-        let class = self.class_of(volume);
-        Observation {
-            volume: Arc::clone(volume),
-            available: self.available(volume, class.as_deref()),
-            class,
-            controller_id: Arc::clone(controller_id),
-            namespace: namespace.clone(),
-            dry_run: *dry_run,
-            live: None,
-            scrubbed: scrub::is_scrubbed(volume),
-            now: Timestamp::now(),
-        }
-    }
-
-    /// Reads live what may have changed. What can be taken by others is counted last, so that nobody comes between.
-    async fn look(&self, seen: &mut Observation) -> kube::Result<()> {
-        let volume = Arc::clone(&seen.volume);
-        let mode = |class: Option<&Class>| mode(&volume, class, &self.settings.controller_id);
-        let (class, live) = self.reader.look(&volume, mode, |candidate| self.is_taken(candidate)).await?;
-        if live.attached == Attached::NotAsked {
-            self.unguarded.increment();
-        }
-        seen.available = self.available(&volume, class.as_deref());
-        (seen.class, seen.live) = (class, Some(live));
-        Ok(())
-    }
-
     pub(crate) fn class_of(&self, volume: &Volume) -> Option<Arc<Class>> {
         self.caches.classes.get(&ObjectKey::new("", &volume.class))
-    }
-
-    /// How many other volumes of the same class any claim may have, as far as we know and by what we do. Nobody counts them
-    /// where it does not matter.
-    fn available(&self, volume: &Volume, class: Option<&Class>) -> usize {
-        if !class.is_some_and(|class| class.annotations.contains_key(RELEASE_MAX_AVAILABLE)) {
-            return 0;
-        }
-        let volumes = &self.caches.volumes;
-        let scrubbed = volumes.find(&UNDERWAY_BY_CLASS, &volume.class);
-        let scrubbed = scrubbed.iter().filter(|other| other.key != volume.key).count();
-        volumes.find(&FREE_BY_CLASS, &volume.class).len() + scrubbed + self.pending.to_pool(&volume.class)
-    }
-
-    fn is_taken(&self, candidate: &Candidate) -> bool {
-        let volumes = self.caches.volumes.find(&BY_CLAIM, candidate.key.as_str());
-        let refers = |volume: &Arc<Volume>| {
-            let uid = volume.claim.as_ref().and_then(|claim| claim.uid.as_ref());
-            // One that is kept for the name is for this claim too.
-            uid.is_none_or(|uid| *uid == candidate.uid)
-        };
-        self.pending.has(candidate) || volumes.iter().any(refers)
     }
 
     async fn associate(&self, volume: &Arc<Volume>) -> Outcome {
@@ -304,20 +226,12 @@ impl Releaser {
 
     /// Looks after a volume that is kept for the next claim of a name.
     async fn keep(&self, volume: &Arc<Volume>, previous: &PreviousClaim) -> Outcome {
-        let cached = self.caches.namespaces.get(&ObjectKey::new("", &previous.namespace));
-        let namespace = cached.map_or(NamespaceSeen::Gone, |namespace| NamespaceSeen::of(&namespace));
-        let looked_after = self.settings.namespace.clone();
-        let mut seen = reservation::Observation { volume: Arc::clone(volume), namespace, looked_after };
-        let mut decision = KEEP.decide(&seen);
-        if decision.action == reservation::Action::Restore {
-            match self.reader.namespace(&previous.namespace).await {
-                Ok(namespace) => seen.namespace = namespace,
-                Err(error) => return self.failed(volume, "ErrReleasePV", "restoring", &error),
-            }
-            decision = KEEP.decide(&seen);
-        }
+        let decision = match self.is_still_kept(volume, previous).await {
+            Ok(decision) => decision,
+            Err(error) => return self.failed(volume, "ErrReleasePV", "restoring", &error),
+        };
         let Decision { action, reason, message } = self.count(decision, |action| action.name());
-        if action == reservation::Action::Leave {
+        if action != reservation::Action::Restore {
             tracing::debug!(feature = "releaser", volume = %volume.key, reason, "{message}");
             return Outcome::Done;
         }
@@ -329,8 +243,26 @@ impl Releaser {
         Outcome::Done
     }
 
-    fn decide(&self, seen: &Observation) -> Decision<Action> {
-        self.count(RELEASE_VOLUME.decide(seen), Action::name)
+    /// Decides by the cache, and once more by what is read live before anything is taken back.
+    async fn is_still_kept(
+        &self,
+        volume: &Arc<Volume>,
+        previous: &PreviousClaim,
+    ) -> kube::Result<Decision<reservation::Action>> {
+        let cached = self.caches.namespaces.get(&ObjectKey::new("", &previous.namespace));
+        let mut seen = reservation::Observation {
+            volume: Arc::clone(volume),
+            namespace: cached.map_or(NamespaceSeen::Gone, |namespace| NamespaceSeen::of(&namespace)),
+            served_elsewhere: None,
+            looked_after: self.settings.namespace.clone(),
+        };
+        if KEEP.decide(&seen).action == reservation::Action::Look {
+            seen.served_elsewhere = Some(self.reader.is_served_elsewhere(volume, previous).await?);
+        }
+        if KEEP.decide(&seen).action == reservation::Action::Restore {
+            seen.namespace = self.reader.namespace(&previous.namespace).await?;
+        }
+        Ok(KEEP.decide(&seen))
     }
 
     pub(crate) fn count<A>(&self, decision: Decision<A>, name: impl Fn(&A) -> &'static str) -> Decision<A> {
@@ -342,34 +274,6 @@ impl Releaser {
         let path = PersistentVolume::url_path(&(), None);
         let request = Request::new(path).patch(volume.key.name(), &PatchParams::default(), &Patch::Merge(change));
         client::send_unread(&self.client, request.map_err(kube::Error::BuildRequest)?).await
-    }
-
-    /// Tells whoever should know what was decided and done.
-    fn conclude(&self, volume: &Volume, decision: &Decision<Action>) -> Outcome {
-        let Decision { action, reason, message } = decision;
-        let key = &volume.key;
-        match action {
-            Action::Leave | Action::Look | Action::Wait(_) | Action::Scrub(_) => {
-                tracing::debug!(feature = "releaser", volume = %key, reason, "{message}");
-            }
-            Action::Release(_) => {
-                tracing::info!(feature = "releaser", volume = %key, reason, "{message}");
-                self.tell(volume, EventKind::Normal, "Release", reason, message.clone());
-            }
-            Action::Report | Action::Refuse(_) if !self.is_news(volume, reason) => {}
-            Action::Report => {
-                tracing::info!(feature = "releaser", volume = %key, reason, "{message}");
-                self.tell(volume, EventKind::Normal, "Release", reason, message.clone());
-            }
-            Action::Refuse(_) => {
-                tracing::warn!(feature = "releaser", volume = %key, reason, "{message}");
-                self.tell(volume, EventKind::Warning, "Release", reason, message.clone());
-            }
-        }
-        match action {
-            Action::Wait(time) | Action::Refuse(Some(time)) => Outcome::After(*time),
-            _ => Outcome::Done,
-        }
     }
 
     pub(crate) fn is_news(&self, volume: &Volume, reason: &'static str) -> bool {

@@ -11,7 +11,7 @@ use k8s_openapi::{
 use kube::Resource;
 use serde::Deserialize;
 
-use crate::decision::Candidate;
+use crate::seen::Candidate;
 
 /// Whoever sets it has decided that a volume is made for the claim.
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
@@ -23,8 +23,10 @@ pub(crate) struct WaitingClaim {
     pub(crate) uid: Box<str>,
     pub(crate) created: Timestamp,
     pub(crate) being_deleted: bool,
-    /// Whether it has a volume, or one is being made for it.
-    served: bool,
+    /// The volume that it has.
+    volume: Option<String>,
+    /// Whether one is being made for it.
+    provisioned: bool,
     class: Option<String>,
     wants: Wants,
 }
@@ -37,8 +39,8 @@ impl WaitingClaim {
             uid: metadata.uid?.into(),
             created: metadata.creation_timestamp.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
             being_deleted: metadata.deletion_timestamp.is_some(),
-            served: spec.volume_name.as_ref().is_some_and(|name| !name.is_empty())
-                || annotations.contains_key(SELECTED_NODE),
+            volume: spec.volume_name.take().filter(|name| !name.is_empty()),
+            provisioned: annotations.contains_key(SELECTED_NODE),
             class: annotations.remove(CLASS_ANNOTATION).or_else(|| spec.storage_class_name.take()),
             wants: spec.into(),
         })
@@ -46,7 +48,12 @@ impl WaitingClaim {
 
     /// Whether it has a volume, or one is being made for it.
     pub(crate) fn is_served(&self) -> bool {
-        self.served
+        self.volume.is_some() || self.provisioned
+    }
+
+    /// Whether it has a volume, and not this one.
+    pub(crate) fn has_other_than(&self, volume: &Volume) -> bool {
+        self.volume.as_ref().is_some_and(|name| name != volume.key.name())
     }
 
     pub(crate) fn candidate(&self) -> Candidate {

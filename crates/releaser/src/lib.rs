@@ -31,10 +31,12 @@ mod model;
 mod pending;
 pub mod policy;
 pub mod previous;
+mod release;
 pub mod reservation;
 #[cfg(test)]
 mod sample;
 pub mod scrub;
+pub mod seen;
 mod wake;
 pub mod why;
 mod write;

@@ -10,10 +10,11 @@ use kube::{Api, Client, api::ListParams, core::ClusterResourceScope};
 use parking_lot::Mutex;
 
 use crate::{
-    decision::{Attached, Candidate, ClaimSeen, Live, NamespaceSeen},
     fit::{ClaimWire, WaitingClaim},
     fresh::Fresh,
     policy::Mode,
+    previous::{GivenTo, PreviousClaim},
+    seen::{Attached, Candidate, ClaimSeen, Live, NamespaceSeen},
 };
 
 /// The claims of one namespace that wait for a volume.
@@ -119,6 +120,13 @@ impl Reader {
         let namespaces: Api<<Namespace as Slim>::Wire> = Api::all(self.client.clone());
         let namespace = namespaces.get_opt(name).await?.and_then(Namespace::from_wire);
         Ok(namespace.map_or(NamespaceSeen::Gone, |namespace| NamespaceSeen::of(&namespace)))
+    }
+
+    /// Whether the very claim that a volume was given to has another one; not if it is gone.
+    pub(crate) async fn is_served_elsewhere(&self, volume: &Volume, previous: &PreviousClaim) -> kube::Result<bool> {
+        let Some(GivenTo { name, uid }) = &previous.given_to else { return Ok(false) };
+        let claim = self.claim(&ObjectKey::new(&previous.namespace, name)).await?;
+        Ok(claim.is_some_and(|claim| *claim.uid == **uid && claim.has_other_than(volume)))
     }
 
     async fn claim(&self, key: &ObjectKey) -> kube::Result<Option<WaitingClaim>> {

@@ -43,7 +43,8 @@ struct Setup {
     phases_are_prompt: bool,
     /// A tenant of a namespace that was made anew may be faster than the take-back of what was kept for a name.
     late_take_back_is_excused: bool,
-    /// Whether there is neither an administrator nor another volume nor a pod: that leaves room for more of the rest.
+    /// Whether there is neither an administrator nor a pod, and another volume only where labels decide: that leaves room for
+    /// more of the rest.
     only_tenants: bool,
     defect: Option<Defect>,
 }
@@ -58,6 +59,8 @@ enum Defect {
     ClaimByName,
     LabelStays,
     NamespaceBeforeCandidates,
+    AssociationBeforeBinding,
+    TakeBackUnread,
 }
 
 impl Setup {
@@ -82,6 +85,11 @@ impl Setup {
     /// Whether the labels of claims decide.
     fn by_label(&self) -> bool {
         self.word == Word::Nothing
+    }
+
+    /// Whether claims may get other volumes.
+    fn other_volumes(&self) -> bool {
+        self.by_label() || !self.only_tenants
     }
 
     /// Whether it matters whose namespace it is.
@@ -184,8 +192,12 @@ impl Setup {
         // Within one second nobody knows what came first.
         let there = !lost && (slot == Slot::Shop || world.namespace < Namespace::There(volume.since));
         if uid.is_none() {
-            // Nor may it be left to the name of a claim that got another volume.
-            return truth.promise == Promise::OneClaim || (truth.promise != Promise::Everybody && lost);
+            // Nor may it be left to the name of a claim that got another volume, as long as that one is there: once it is
+            // gone, nothing tells the name from an administrator's word.
+            let named = world.claim(slot).filter(|claim| claim.has == Has::AnotherOne).map(|claim| (slot, claim.uid));
+            let elsewhere = named.is_some() && named == volume.previous.and_then(|previous| previous.next);
+            let kept = truth.promise == Promise::OneClaim && elsewhere;
+            return kept || (truth.promise != Promise::Everybody && lost);
         }
         let waits = |slot: &Slot| world.claim(*slot).is_some_and(|claim| claim.has == Has::Nothing);
         let eligible = match world.class {

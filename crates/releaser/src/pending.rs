@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use cluster::{ObjectKey, Volume};
 use parking_lot::Mutex;
 
-use crate::decision::{Candidate, To};
+use crate::{decision::To, seen::Candidate};
 
 /// The releases that are on their way.
 #[derive(Default)]

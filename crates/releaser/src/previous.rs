@@ -22,10 +22,19 @@ pub struct PreviousClaim {
     pub gone_since: Option<Timestamp>,
     /// The claim of the same namespace that the volume was given to by its uid, if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub given_to: Option<String>,
+    pub given_to: Option<GivenTo>,
     /// Whether the volume was given away since, and taken back. What becomes of it after that is an administrator's word.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub taken_back: bool,
+}
+
+/// A claim that a volume was given to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GivenTo {
+    /// What it is called.
+    pub name: String,
+    /// Which one it is.
+    pub uid: String,
 }
 
 impl PreviousClaim {
@@ -36,7 +45,7 @@ impl PreviousClaim {
     }
 
     /// What a volume that is given away has to remember.
-    pub(crate) fn to_remember(volume: &Volume, given_to: Option<&str>) -> Option<Self> {
+    pub(crate) fn to_remember(volume: &Volume, given_to: Option<GivenTo>) -> Option<Self> {
         // Who had the data is the tenant, not the one who cleaned it.
         let claim = volume.claim.as_ref().filter(|_| !refers_to_scrub_claim(volume))?;
         Some(Self {
@@ -44,7 +53,7 @@ impl PreviousClaim {
             name: claim.key.name().to_owned(),
             uid: claim.uid.as_ref()?.to_string(),
             gone_since: gone_since(volume),
-            given_to: given_to.map(str::to_owned),
+            given_to,
             taken_back: false,
         })
     }
@@ -68,7 +77,21 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::sample::volume_with;
+    use crate::{sample::volume_with, scrub::SCRUB};
+
+    #[test]
+    fn a_tenant_who_takes_the_name_of_a_scrub_claim_is_remembered_like_any_other() {
+        let note = |uid: &str| json!({"template": "wipe", "claim": uid, "done": true}).to_string();
+        let next = |annotations: serde_json::Value| {
+            let claim = json!({"namespace": "shop", "name": "scrub-v1", "uid": "c7"});
+            let volume = volume_with(&json!({"metadata": {"annotations": annotations}, "spec": {"claimRef": claim}}));
+            PreviousClaim::to_remember(&volume, None).map(|previous| previous.key())
+        };
+        let tenant = Some(ObjectKey::new("shop", "scrub-v1"));
+        assert_eq!(next(json!({})), tenant);
+        assert_eq!(next(json!({SCRUB: note("k1")})), tenant, "the note is about another claim");
+        assert_eq!(next(json!({SCRUB: note("c7")})), None, "it was cleaned by it");
+    }
 
     #[test]
     fn only_a_volume_that_was_taken_back_remembers_since_when_its_claim_is_gone() {

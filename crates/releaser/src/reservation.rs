@@ -6,6 +6,7 @@
 //! | the volume is not one that we keep for a claim's name     | leave: `NotReserved`            |
 //! | its claim was in a namespace that we do not look after    | leave: `OtherNamespace`         |
 //! | the volume is being deleted                               | leave: `VolumeBeingDeleted`     |
+//! | it was given to a claim, at which nobody has looked yet   | look: `NotLookedYet`            |
 //! | it was given to a claim that has another volume by now    | restore: `ClaimServedElsewhere` |
 //! | the namespace is gone                                     | restore: `NamespaceGone`        |
 //! | the namespace is being deleted                            | restore: `NamespaceTerminating` |
@@ -20,7 +21,10 @@ use cluster::{
     volume::VolumePhase,
 };
 
-use crate::{decision::NamespaceSeen, previous::PreviousClaim};
+use crate::{
+    previous::{GivenTo, PreviousClaim},
+    seen::NamespaceSeen,
+};
 
 /// All that the rules look at.
 #[derive(Debug, Clone)]
@@ -29,6 +33,8 @@ pub struct Observation {
     pub volume: Arc<Volume>,
     /// The namespace of the claim that it is kept for.
     pub namespace: NamespaceSeen,
+    /// Whether the very claim that it was given to has another volume; none until somebody has looked.
+    pub served_elsewhere: Option<bool>,
     /// The only namespace that we look after; none if it is all of them.
     pub looked_after: Option<Arc<str>>,
 }
@@ -38,6 +44,8 @@ pub struct Observation {
 pub enum Action {
     /// There is nothing to do.
     Leave,
+    /// Read live whether the claim that it was given to has another volume, and decide again.
+    Look,
     /// Give it the previous claim's uid back, so that it is Released again.
     Restore,
 }
@@ -48,6 +56,7 @@ impl Action {
     pub fn name(self) -> &'static str {
         match self {
             Self::Leave => "leave",
+            Self::Look => "look",
             Self::Restore => "restore",
         }
     }
@@ -59,7 +68,8 @@ pub const KEEP: Chain<Observation, Action> = Chain {
         Check { holds: "the volume is kept for the next claim of its previous claim's name", run: not_reserved },
         Check { holds: "its claim was in a namespace that is looked after", run: other_namespace },
         Check { holds: "the volume is not being deleted", run: volume_going_away },
-        Check { holds: "it was not given to a claim that has another volume by now", run: claim_served_elsewhere },
+        Check { holds: "the claim that it was given to was read live", run: not_looked_yet },
+        Check { holds: "that claim has no other volume", run: claim_served_elsewhere },
         Check { holds: "its namespace is still the one that it was", run: namespace_lost },
     ],
     otherwise: |_| {
@@ -71,7 +81,7 @@ pub const KEEP: Chain<Observation, Action> = Chain {
 pub(crate) fn reserved_for(volume: &Volume) -> Option<PreviousClaim> {
     let claim = volume.claim.as_ref().filter(|claim| claim.uid.is_none())?;
     let previous = PreviousClaim::of(volume).filter(|previous| !previous.taken_back)?;
-    let name = previous.given_to.as_ref().unwrap_or(&previous.name);
+    let name = previous.given_to.as_ref().map_or(&previous.name, |given_to| &given_to.name);
     // An administrator may have given it to somebody else since.
     let ours = claim.key == ObjectKey::new(&previous.namespace, name);
     (volume.phase == VolumePhase::Available && ours).then_some(previous)
@@ -94,12 +104,19 @@ fn volume_going_away(seen: &Observation) -> Option<Decision<Action>> {
     seen.volume.being_deleted.then(|| Decision::new(Action::Leave, "VolumeBeingDeleted", message))
 }
 
+fn not_looked_yet(seen: &Observation) -> Option<Decision<Action>> {
+    reserved_for(&seen.volume)?.given_to?;
+    let message = "the claim that the volume was given to is read live";
+    seen.served_elsewhere.is_none().then(|| Decision::new(Action::Look, "NotLookedYet", message))
+}
+
 // Kubernetes bound the claim before it saw that we had given it this volume. It then drops the uid, takes the name for an
-// administrator's word, and keeps the volume for it for good.
+// administrator's word, and keeps the volume for it for good. If that claim is gone, or another one has its name, the name may
+// as well be an administrator's word, and holds.
 fn claim_served_elsewhere(seen: &Observation) -> Option<Decision<Action>> {
-    let given_to = reserved_for(&seen.volume)?.given_to?;
-    let message = format!("claim {given_to}, to which the volume was given, has another volume; it is Released again");
-    Some(Decision::new(Action::Restore, "ClaimServedElsewhere", message))
+    let GivenTo { name, .. } = reserved_for(&seen.volume)?.given_to?;
+    let message = format!("claim {name}, to which the volume was given, has another volume; it is Released again");
+    (seen.served_elsewhere == Some(true)).then(|| Decision::new(Action::Restore, "ClaimServedElsewhere", message))
 }
 
 fn namespace_lost(seen: &Observation) -> Option<Decision<Action>> {
@@ -129,7 +146,12 @@ mod tests {
     }
 
     fn reason(volume: Arc<Volume>, namespace: NamespaceSeen) -> (Action, &'static str) {
-        let decision = KEEP.decide(&Observation { volume, namespace, looked_after: Some("ci".into()) });
+        looked(volume, namespace, None)
+    }
+
+    fn looked(volume: Arc<Volume>, namespace: NamespaceSeen, served_elsewhere: Option<bool>) -> (Action, &'static str) {
+        let seen = Observation { volume, namespace, served_elsewhere, looked_after: Some("ci".into()) };
+        let decision = KEEP.decide(&seen);
         (decision.action, decision.reason)
     }
 
@@ -151,6 +173,7 @@ mod tests {
         let seen = |only: &str| Observation {
             volume: kept(&json!({})),
             namespace: NamespaceSeen::Gone,
+            served_elsewhere: None,
             looked_after: Some(only.into()),
         };
         assert_eq!(KEEP.decide(&seen("ci")).reason, "NamespaceGone");
@@ -169,12 +192,16 @@ mod tests {
     #[test]
     fn a_volume_that_came_too_late_for_its_claim_is_taken_back() {
         for name in ["other", "build"] {
-            let previous = json!({"namespace": "ci", "name": "build", "uid": "c1", "givenTo": name}).to_string();
+            let given_to = json!({"name": name, "uid": "c2"});
+            let previous = json!({"namespace": "ci", "name": "build", "uid": "c1", "givenTo": given_to}).to_string();
             let late = json!({
                 "metadata": {"annotations": {PREVIOUS_CLAIM: previous}}, "spec": {"claimRef": {"name": name}},
             });
             let since = there("2025-01-01T00:00:00Z");
-            assert_eq!(reason(kept(&late), since), (Action::Restore, "ClaimServedElsewhere"));
+            assert_eq!(reason(kept(&late), since), (Action::Look, "NotLookedYet"));
+            assert_eq!(looked(kept(&late), since, Some(true)), (Action::Restore, "ClaimServedElsewhere"));
+            assert_eq!(looked(kept(&late), since, Some(false)), (Action::Leave, "Reserved"), "by an administrator");
+            assert_eq!(looked(kept(&late), NamespaceSeen::Gone, Some(false)), (Action::Restore, "NamespaceGone"));
             let mut by_hand = late;
             by_hand["spec"]["claimRef"]["name"] = json!("third");
             let by_hand = kept(&by_hand);

@@ -152,7 +152,7 @@ fn concerns(volume: &Volume, claims: &Store<Claim>) -> bool {
     let asks = |claim: &ObjectKey| claims.get(claim).is_some_and(|claim| claim.release_labels.is_some());
     volume.phase == VolumePhase::Released
         || reserved_for(volume).is_some()
-        || scrub::refers_to_scrub_claim(volume)
+        || scrub::has_scrub_name(volume)
         || (!is_associated(volume) && volume.claim.as_ref().is_some_and(|claim| asks(&claim.key)))
 }
 

@@ -26,8 +26,10 @@ pub async fn explain(client: &Client, settings: &Settings, name: &str) -> kube::
         release(client, &reader, settings, volume).await?
     } else if let Some(previous) = reserved_for(&volume) {
         let about = format!("reservation of volume {name} for claim {}", previous.key());
+        let served_elsewhere = Some(reader.is_served_elsewhere(&volume, &previous).await?);
         let namespace = reader.namespace(&previous.namespace).await?;
-        let seen = reservation::Observation { volume, namespace, looked_after: settings.namespace.clone() };
+        let looked_after = settings.namespace.clone();
+        let seen = reservation::Observation { volume, namespace, served_elsewhere, looked_after };
         KEEP.explain(&seen).tell("releaser", about, |action: &reservation::Action| action.name())
     } else {
         associate(client, &reader, settings, volume).await?

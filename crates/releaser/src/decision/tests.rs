@@ -1,3 +1,4 @@
+use cluster::ObjectKey;
 use serde_json::{Value, json};
 
 use super::*;

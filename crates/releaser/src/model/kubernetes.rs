@@ -56,6 +56,8 @@ pub(super) fn deeds(world: &World, setup: &Setup) -> Vec<Deed> {
     if !setup.only_tenants {
         deeds.extend([Deed::Attach, Deed::SayNever, Deed::DeleteVolume, Deed::SetPolicyDelete]);
         deeds.extend(Slot::ALL.map(Deed::PreBind));
+    }
+    if setup.other_volumes() {
         deeds.extend(Slot::ALL.map(Deed::GetAnotherVolume));
     }
     if setup.needs_namespaces() {
@@ -89,9 +91,6 @@ pub(super) fn perform(world: &World, deed: Deed, setup: &Setup) -> Option<World>
             after.attached = true;
             !world.attached && world.referred().is_some_and(|claim| claim.has == Has::TheVolume)
         }
-        // Known gap: the label of a claim that gets another volume in the middle of its binding stays on this one, because
-        // what the cache keeps of a claim does not tell which volume it has.
-        Deed::GetAnotherVolume(_) if setup.by_label() && world.referred().is_some() => false,
         Deed::GetAnotherVolume(slot) => match &mut after.claims[slot as usize] {
             Some(claim) if claim.has == Has::Nothing => {
                 claim.has = Has::AnotherOne;

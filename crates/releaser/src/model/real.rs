@@ -13,15 +13,17 @@ use serde_json::{Value, json};
 
 use super::{
     Defect, Setup,
-    world::{Claim, Claims, Look, Namespace, Phase, Previous, Reference, Slot, To, Volume, Word, Write},
+    world::{Claim, Claims, Has, Look, Namespace, Phase, Previous, Reference, Slot, To, Volume, Word, Write},
 };
 use crate::{
     association::{self, ASSOCIATE},
-    decision::{self, Action, Attached, Candidate, ClaimSeen, Live, NamespaceSeen, Observation, RELEASE_VOLUME},
+    decision::{self, Action, Observation, RELEASE_VOLUME},
     policy::{self, MANAGED_BY, Mode, PREVIOUS_CLAIM, PROVISIONED_BY, RELEASE},
-    previous::PreviousClaim,
+    previous::{GivenTo, PreviousClaim},
     reservation::{self, KEEP, reserved_for},
-    sample, write,
+    sample,
+    seen::{Attached, Candidate, ClaimSeen, Live, NamespaceSeen},
+    write,
 };
 
 const CONTROLLER_ID: &str = "claimkeeper";
@@ -44,7 +46,7 @@ thread_local! {
     static WRITTEN: Memory<(Setup, Volume, Volume, Write), (bool, Volume)> = RefCell::default();
     static ANSWERS: Memory<(Setup, Volume, Word, Option<Look>), Answer> = RefCell::default();
     static ASSOCIATED: Memory<(Setup, Volume, Word, Option<Claim>), bool> = RefCell::default();
-    static RESTORED: Memory<(Volume, Namespace), bool> = RefCell::default();
+    static RESTORED: Memory<(Volume, Namespace, Option<bool>), reservation::Action> = RefCell::default();
 }
 
 fn remembered<K: Copy + Eq + Hash, V: Clone>(
@@ -102,7 +104,7 @@ fn json_of(volume: &Volume) -> Value {
             name: slot.name().to_owned(),
             uid: uid(number),
             gone_since: Some(time(until)),
-            given_to: next.map(|next| next.name().to_owned()),
+            given_to: next.map(|(next, number)| GivenTo { name: next.name().to_owned(), uid: uid(number) }),
             taken_back,
         };
         json["metadata"]["annotations"][PREVIOUS_CLAIM] = json!(previous).to_string().into();
@@ -145,7 +147,10 @@ fn model_of(volume: &cluster::Volume) -> Volume {
             slot: slot(&previous.key()),
             uid: number(&previous.uid),
             until: second(previous.gone_since.unwrap()),
-            next: previous.given_to.as_ref().map(|name| slot(&ObjectKey::new(&previous.namespace, name))),
+            next: previous
+                .given_to
+                .as_ref()
+                .map(|next| (slot(&ObjectKey::new(&previous.namespace, &next.name)), number(&next.uid))),
             taken_back: previous.taken_back,
         }),
         retained: volume.retained,
@@ -243,7 +248,13 @@ pub(super) fn associate(setup: &Setup, volume: &Volume, word: Word, claims: &Cla
             let labels = if claim.labelled { json!({PROVISIONED_BY: CONTROLLER_ID}) } else { Value::Null };
             let (namespace, name) = (reference.slot.namespace(), reference.slot.name());
             let metadata = json!({"namespace": namespace, "name": name, "uid": uid(known), "labels": labels});
-            let wire = serde_json::from_value(json!({"metadata": metadata})).unwrap();
+            let volume = match claim.has {
+                _ if setup.defect == Some(Defect::AssociationBeforeBinding) => "pv-1".into(),
+                Has::Nothing => Value::Null,
+                Has::TheVolume => "pv-1".into(),
+                Has::AnotherOne => "pv-2".into(),
+            };
+            let wire = serde_json::from_value(json!({"metadata": metadata, "spec": {"volumeName": volume}})).unwrap();
             Arc::new(cluster::Claim::from_wire(wire).unwrap())
         });
         let seen = association::Observation {
@@ -263,12 +274,12 @@ pub(super) fn kept_for(volume: &Volume) -> Option<Slot> {
     volume.claim.map(|claim| claim.slot)
 }
 
-/// Whether a volume that is kept for a name is taken back.
-pub(super) fn restore(volume: &Volume, namespace: Namespace) -> bool {
-    remembered(&RESTORED, (*volume, namespace), || {
-        let namespace = namespace_of(namespace);
-        let seen = reservation::Observation { volume: volume_of(volume), namespace, looked_after: None };
-        KEEP.decide(&seen).action == reservation::Action::Restore
+/// What becomes of a volume that is kept for a name.
+pub(super) fn keep(volume: &Volume, namespace: Namespace, served_elsewhere: Option<bool>) -> reservation::Action {
+    remembered(&RESTORED, (*volume, namespace, served_elsewhere), || {
+        let (volume, namespace) = (volume_of(volume), namespace_of(namespace));
+        let seen = reservation::Observation { volume, namespace, served_elsewhere, looked_after: None };
+        KEEP.decide(&seen).action
     })
 }
 

@@ -12,7 +12,7 @@ use super::{
         Write,
     },
 };
-use crate::policy::Mode;
+use crate::{policy::Mode, reservation::Action};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Step {
@@ -23,6 +23,7 @@ pub(super) enum Step {
     Crash,
     Begin,
     Read(Thing),
+    ReadGivenTo,
     ReadNamespaceAgain,
     Write,
 }
@@ -36,7 +37,7 @@ pub(super) enum Thing {
     Namespace,
 }
 
-pub(super) const STEPS: [Step; 13] = [
+pub(super) const STEPS: [Step; 14] = [
     Step::SeeVolume,
     Step::SeeClass,
     Step::SeeNamespace,
@@ -48,6 +49,7 @@ pub(super) const STEPS: [Step; 13] = [
     Step::Read(Thing::Attachments),
     Step::Read(Thing::Candidates),
     Step::Read(Thing::Namespace),
+    Step::ReadGivenTo,
     Step::ReadNamespaceAgain,
     Step::Write,
 ];
@@ -71,13 +73,8 @@ pub(super) fn step(setup: &Setup, world: &World, who: usize, step: Step) -> Opti
         Step::SeeNamespace | Step::SeeClaims | Step::Crash => return None,
         Step::Begin => me.stage = begin(setup, world, me)?,
         Step::Read(thing) => me.stage = read(setup, world, me, thing)?,
-        Step::ReadNamespaceAgain => {
-            let Stage::Keeping { seen } = me.stage else { return None };
-            let slot = seen.volume.claim?.slot;
-            let restore = real::restore(&seen.volume, namespace_of(slot, world.namespace));
-            let writing = Stage::Writing { seen, write: Write::Restore, first: AtFirst::default() };
-            me.stage = if restore { writing } else { Stage::Idle };
-        }
+        Step::ReadGivenTo => me.stage = read_given_to(setup, world, me)?,
+        Step::ReadNamespaceAgain => me.stage = read_namespace_again(world, me)?,
         Step::Write => {
             let Stage::Writing { seen, write, first } = me.stage else { return None };
             me.stage = Stage::Idle;
@@ -123,11 +120,31 @@ fn begin(setup: &Setup, world: &World, me: &Replica) -> Option<Stage> {
         };
     }
     if let Some(slot) = real::kept_for(&seen.volume) {
-        let restore = real::restore(&seen.volume, namespace_of(slot, me.namespace));
-        return restore.then_some(Stage::Keeping { seen });
+        let idle = real::keep(&seen.volume, namespace_of(slot, me.namespace), None) == Action::Leave;
+        return (!idle).then_some(Stage::Keeping { seen, elsewhere: None });
     }
     let associate = real::associate(setup, &seen.volume, me.class, &me.claims);
     associate.then_some(Stage::Writing { seen, write: Write::Associate, first })
+}
+
+/// The very claim that the volume was given to.
+fn read_given_to(setup: &Setup, world: &World, me: &Replica) -> Option<Stage> {
+    let Stage::Keeping { seen, elsewhere: None } = me.stage else { return None };
+    let (slot, uid) = seen.volume.previous?.next?;
+    let served = world.claim(slot).is_some_and(|claim| claim.uid == uid && claim.has == Has::AnotherOne);
+    let elsewhere = Some(served || setup.defect == Some(Defect::TakeBackUnread));
+    let restore = real::keep(&seen.volume, namespace_of(slot, me.namespace), elsewhere) == Action::Restore;
+    Some(if restore { Stage::Keeping { seen, elsewhere } } else { Stage::Idle })
+}
+
+fn read_namespace_again(world: &World, me: &Replica) -> Option<Stage> {
+    let Stage::Keeping { seen, elsewhere } = me.stage else { return None };
+    let slot = seen.volume.claim?.slot;
+    match real::keep(&seen.volume, namespace_of(slot, world.namespace), elsewhere) {
+        Action::Look => None,
+        Action::Leave => Some(Stage::Idle),
+        Action::Restore => Some(Stage::Writing { seen, write: Write::Restore, first: AtFirst::default() }),
+    }
 }
 
 /// What is read next. The class and the attachments are read at the same time, so either may be the first.
@@ -135,7 +152,7 @@ fn next_reads(setup: &Setup, seen: &Sight, look: Look) -> Vec<Thing> {
     let attachments = look.attached.is_none().then_some(Thing::Attachments);
     let Some(word) = look.class else { return [Thing::Class].into_iter().chain(attachments).collect() };
     let mode = real::mode(setup, &seen.volume, word);
-    if let Some(next) = attachments.or(look.claim.is_none().then_some(Thing::Claim)) {
+    if let Some(next) = attachments.or_else(|| look.claim.is_none().then_some(Thing::Claim)) {
         return vec![next];
     }
     let candidates = (mode == Mode::Namespace && look.candidate.is_none()).then_some(Thing::Candidates);
@@ -238,9 +255,9 @@ pub(super) fn work(setup: &Setup, world: &World) -> Option<World> {
     let mut world = World { replicas: [fresh(world); 2], ..world.clone() };
     loop {
         let writes = matches!(world.replicas[0].stage, Stage::Writing { .. });
-        let mut at_work = STEPS
-            .into_iter()
-            .filter(|step| matches!(step, Step::Begin | Step::Read(_) | Step::ReadNamespaceAgain | Step::Write));
+        let mut at_work = STEPS.into_iter().filter(|step| {
+            matches!(step, Step::Begin | Step::Read(_) | Step::ReadGivenTo | Step::ReadNamespaceAgain | Step::Write)
+        });
         world = at_work.find_map(|which| step(setup, &world, 0, which))?;
         if world.replicas[0].stage == Stage::Idle {
             return writes.then_some(world);

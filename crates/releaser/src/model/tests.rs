@@ -47,7 +47,7 @@ fn a_volume_for_the_pool_is_released_when_nobody_uses_it() {
 
 #[test]
 fn only_the_volumes_of_claims_that_asked_are_released() {
-    holds(&[Setup::new(Word::Nothing, 2, 2), Setup::new(Word::Nothing, 1, 4)]);
+    holds(&[Setup::new(Word::Nothing, 2, 2), Setup::new(Word::Nothing, 1, 4), tenants(Word::Nothing, 5)]);
 }
 
 /// Checks about the scrub, which has a test of its own that crashes after each write.
@@ -116,7 +116,9 @@ fn the_checker_finds_what_else_could_go_wrong() {
     breaks(with(Defect::ClaimByName, pool), &[Broken::Forgotten]);
     breaks(with(Defect::AssociationByName, labels), &[Broken::NotAsked]);
     breaks(with(Defect::LabelStays, labels), &[Broken::NotAsked]);
+    breaks(with(Defect::AssociationBeforeBinding, tenants(Word::Nothing, 5)), &[Broken::NotAsked]);
     breaks(with(Defect::NamespaceBeforeCandidates, slow), &[Broken::OtherTenant]);
+    breaks(with(Defect::TakeBackUnread, Setup::new(Word::Namespace, 1, 4)), &[Broken::PreBinding]);
 }
 
 #[test]

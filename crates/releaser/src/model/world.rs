@@ -1,7 +1,7 @@
 //! What there is in the modelled cluster. Everything is small and can be counted; what the rules see of it is made in
 //! `real.rs`.
 
-use crate::decision::ClaimSeen;
+use crate::seen::ClaimSeen;
 
 /// The names that claims may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -38,7 +38,7 @@ pub(super) struct Previous {
     pub(super) slot: Slot,
     pub(super) uid: u8,
     pub(super) until: u8,
-    pub(super) next: Option<Slot>,
+    pub(super) next: Option<(Slot, u8)>,
     pub(super) taken_back: bool,
 }
 
@@ -163,9 +163,21 @@ pub(super) struct AtFirst {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Stage {
     Idle,
-    Looking { seen: Sight, look: Look, first: AtFirst },
-    Keeping { seen: Sight },
-    Writing { seen: Sight, write: Write, first: AtFirst },
+    Looking {
+        seen: Sight,
+        look: Look,
+        first: AtFirst,
+    },
+    /// `elsewhere`: whether the claim that the volume was given to has another one, once that is read.
+    Keeping {
+        seen: Sight,
+        elsewhere: Option<bool>,
+    },
+    Writing {
+        seen: Sight,
+        write: Write,
+        first: AtFirst,
+    },
 }
 
 /// One process of the releaser: its caches, each as old as it likes, and what it is about to do.
@@ -309,7 +321,7 @@ impl World {
         for replica in &mut self.replicas {
             replica.volume.newest = false;
             match &mut replica.stage {
-                Stage::Looking { seen, .. } | Stage::Keeping { seen } | Stage::Writing { seen, .. } => {
+                Stage::Looking { seen, .. } | Stage::Keeping { seen, .. } | Stage::Writing { seen, .. } => {
                     seen.newest = false;
                 }
                 Stage::Idle => {}

@@ -32,7 +32,7 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use cluster::{Job, ObjectKey, Store, Volume, store::Index};
+use cluster::{Job, ObjectKey, Store, Volume, store::Index, volume::VolumePhase};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -87,8 +87,7 @@ impl Scrub {
 
     /// Whether the volume is in our hands and not ready to be released.
     pub(crate) fn has(&self, volume: &Volume) -> bool {
-        let ours = volume.claim.as_ref().is_some_and(|claim| claim.key == self.key(volume));
-        ours && !(volume.phase == cluster::volume::VolumePhase::Released && is_scrubbed(volume))
+        volume.claim.as_ref().is_some_and(|claim| claim.key == self.key(volume)) && !is_ready(volume)
     }
 
     /// The key under which scrub claims and Jobs without a volume are looked for.
@@ -119,7 +118,7 @@ impl Progress {
     pub fn of(volume: &Volume) -> Option<Self> {
         let progress: Self = serde_json::from_str(volume.annotations.get(SCRUB)?).ok()?;
         let uid = volume.claim.as_ref()?.uid.as_deref()?;
-        (refers_to_scrub_claim(volume) && progress.claim == uid).then_some(progress)
+        (has_scrub_name(volume) && progress.claim == uid).then_some(progress)
     }
 }
 
@@ -128,9 +127,20 @@ fn name(volume: &Volume) -> String {
     format!("scrub-{}", volume.uid)
 }
 
-/// Whether the claim in `claimRef` is a scrub claim, and no tenant's.
+/// Whether the claim in `claimRef` is a scrub claim, and no tenant's: the note on the volume says so, which no tenant can
+/// write, and names it by uid.
 pub(crate) fn refers_to_scrub_claim(volume: &Volume) -> bool {
+    Progress::of(volume).is_some()
+}
+
+/// Whether the claim in `claimRef` has the name of the scrub claim, which anybody can give to a claim.
+pub(crate) fn has_scrub_name(volume: &Volume) -> bool {
     volume.claim.as_ref().is_some_and(|claim| claim.key.name() == name(volume))
+}
+
+/// Whether a volume that refers to its scrub claim may go on to the pool.
+fn is_ready(volume: &Volume) -> bool {
+    volume.phase == VolumePhase::Released && is_scrubbed(volume)
 }
 
 /// Whether a Job has cleaned the volume, and nobody had it since.

@@ -160,7 +160,8 @@ async fn a_volume_whose_claim_got_another_one_first_waits_for_the_next_claim() -
     room.until_bound("served", &other).await?;
     // As if Kubernetes had bound the claim between our last look at it and our write.
     let [namespace, name, uid] = before.clone().context("it had a claim")?;
-    let previous = json!({"namespace": namespace, "name": name, "uid": uid, "givenTo": "served"}).to_string();
+    let given_to = json!({"name": "served", "uid": served.uid()});
+    let previous = json!({"namespace": namespace, "name": name, "uid": uid, "givenTo": given_to}).to_string();
     let given = json!({"namespace": namespace, "name": "served", "uid": served.uid(), "resourceVersion": null});
     let annotations = json!({"claimkeeper.dev/previous-claim": previous, "pv.kubernetes.io/bound-by-controller": null});
     room.patch_volume(&volume, json!({"metadata": {"annotations": annotations}, "spec": {"claimRef": given}})).await?;
@@ -175,7 +176,27 @@ async fn a_volume_whose_claim_got_another_one_first_waits_for_the_next_claim() -
     room.create_claim("next", &class, json!({})).await?;
     room.until_bound("next", &volume).await?;
     let given = room.volumes.get(&volume).await?.annotations()["claimkeeper.dev/previous-claim"].clone();
-    assert_eq!(serde_json::from_str::<serde_json::Value>(&given)?["givenTo"], "next");
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&given)?["givenTo"]["name"], "next");
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_an_administrator_gives_to_the_name_of_the_last_claim_stays_there() -> Result<()> {
+    let room = Room::open("by-name").await?;
+    let class = room.create_class("cache", json!({RELEASE: "namespace"})).await?;
+    let volume = room.create_released("one", &class, json!({}), json!({})).await?;
+    room.create_claim("next", &class, json!({})).await?;
+    room.until_bound("next", &volume).await?;
+    room.delete_claim("next").await?;
+    room.until_phase(&volume, "Released").await?;
+    // It still remembers that we gave it to a claim of this name.
+    room.patch_volume(&volume, json!({"spec": {"claimRef": {"uid": null, "resourceVersion": null}}})).await?;
+    room.until_decided("leave", "Reserved", 1).await?;
+    let kept = room.until_phase(&volume, "Available").await?;
+    assert_eq!(reference(&kept), Some([room.namespace.clone(), "next".to_owned(), String::new()]));
+    room.create_claim("next", &class, json!({})).await?;
+    room.until_bound("next", &volume).await?;
+    assert_eq!(room.decided("restore", "ClaimServedElsewhere"), 0);
     Ok(())
 }
 
