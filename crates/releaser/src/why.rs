@@ -13,7 +13,7 @@ use crate::{
     live::{self, Reader},
     policy::{Mode, mode, terms},
     reservation::{self, KEEP, reserved_for},
-    scrub,
+    scrub::{self, decision::SCRUB_VOLUME},
 };
 
 /// What is decided about the volume of this name; none if there is none.
@@ -22,7 +22,15 @@ pub async fn explain(client: &Client, settings: &Settings, name: &str) -> kube::
     let Some(volume) = volumes.get_opt(name).await?.and_then(Volume::from_wire).map(Arc::new) else { return Ok(None) };
     // Who asks need not be allowed to see attachments; the operator must be.
     let reader = Reader::new(client.clone(), Rights::Originals);
-    let account = if volume.phase == VolumePhase::Released {
+    let scrub_claim =
+        volume.claim.as_ref().filter(|_| scrub::is_being_scrubbed(&volume)).map(|claim| claim.key.clone());
+    let account = if let Some(claim) = scrub_claim {
+        let about = format!("scrub of volume {name}");
+        let class = reader.class(&volume.class).await?;
+        let template = scrub::look::template_of(&volume, class.as_deref(), &settings.controller_id);
+        let seen = scrub::look::observe(client, volume, &claim, template, settings.dry_run).await?;
+        SCRUB_VOLUME.explain(&seen).tell("releaser", about, scrub::decision::Action::name)
+    } else if volume.phase == VolumePhase::Released {
         release(client, &reader, settings, volume).await?
     } else if let Some(previous) = reserved_for(&volume) {
         let about = format!("reservation of volume {name} for claim {}", previous.key());

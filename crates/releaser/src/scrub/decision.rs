@@ -23,6 +23,7 @@
 //! | there is no scrub claim                                   | make claim: `NoScrubClaim`          |
 //! | the volume does not refer to the scrub claim              | hand over: `NotHandedOver`          |
 //! | Kubernetes has not bound it yet                           | leave: `NotBoundYet`                |
+//! | it has, but has not looked at the scrub claim since       | remind: `ClaimNotBoundYet`          |
 //! | otherwise                                                 | make Job: `ScrubStarted`            |
 
 use std::{sync::Arc, time::Duration};
@@ -34,7 +35,7 @@ use cluster::{
     volume::VolumePhase,
 };
 
-use super::{Progress, is_quarantined, is_scrubbed, refers_to_scrub_claim};
+use super::{Progress, has_scrub_name, is_quarantined, is_scrubbed};
 
 /// All that the rules look at.
 #[derive(Debug, Clone)]
@@ -73,6 +74,8 @@ pub enum ClaimSeen {
     Leaving,
     /// The scrub claim; this is its uid.
     There(Box<str>),
+    /// The same, which does not have its volume yet; nobody has reminded Kubernetes of it.
+    Waiting(Box<str>),
 }
 
 /// What stands under the name of the template.
@@ -101,6 +104,8 @@ pub enum Action {
     MakeClaim,
     /// Let the volume refer to the scrub claim of this uid.
     HandOver(Box<str>),
+    /// Change the scrub claim of this uid, so that Kubernetes looks at it.
+    Remind(Box<str>),
     /// Make the Job, owned by the scrub claim of this uid.
     MakeJob(Box<str>),
     /// Note on the volume that it is clean.
@@ -124,6 +129,7 @@ impl Action {
             Self::Refuse(_) => "refuse",
             Self::MakeClaim => "make-claim",
             Self::HandOver(_) => "hand-over",
+            Self::Remind(_) => "remind",
             Self::MakeJob(_) => "make-job",
             Self::Finish => "finish",
             Self::Quarantine(_) => "quarantine",
@@ -134,7 +140,7 @@ impl Action {
 }
 
 /// How soon we look again at what should pass by itself and tells nobody when it does.
-pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(15);
+const LOOK_AGAIN: Duration = Duration::from_secs(15);
 
 /// The rules.
 pub const SCRUB_VOLUME: Chain<Observation, Action> = Chain {
@@ -155,6 +161,7 @@ pub const SCRUB_VOLUME: Chain<Observation, Action> = Chain {
         Check { holds: "there is a scrub claim", run: claim_missing },
         Check { holds: "the volume refers to it", run: not_handed_over },
         Check { holds: "Kubernetes has bound it", run: not_bound_yet },
+        Check { holds: "Kubernetes has bound the scrub claim, or knows that it should", run: claim_not_bound_yet },
     ],
     otherwise: make_job,
 };
@@ -162,9 +169,10 @@ pub const SCRUB_VOLUME: Chain<Observation, Action> = Chain {
 type Answer = Option<Decision<Action>>;
 
 impl Observation {
-    /// The uid of the scrub claim that the volume refers to.
+    /// The uid of the scrub claim that the volume refers to. Its name is enough here: what is deleted by it is looked for in
+    /// the operator's namespace.
     fn handed_to(&self) -> Option<&str> {
-        let claim = self.volume.claim.as_ref().filter(|_| refers_to_scrub_claim(&self.volume))?;
+        let claim = self.volume.claim.as_ref().filter(|_| has_scrub_name(&self.volume))?;
         claim.uid.as_deref()
     }
 
@@ -276,7 +284,10 @@ fn template_unusable(seen: &Observation) -> Answer {
             refuse("ScrubTemplateMissing", message)
         }
         TemplateSeen::Invalid(why) => {
-            refuse("ScrubTemplateInvalid", format!("no Job can be made of PodTemplate {name}: {why}"))
+            let message = format!(
+                "no Job can be made of PodTemplate {name}: {why}; correct it; until then nobody gets the volume"
+            );
+            refuse("ScrubTemplateInvalid", message)
         }
     }
 }
@@ -294,7 +305,7 @@ fn claim_unusable(seen: &Observation) -> Answer {
             let message = "somebody has deleted the scrub claim; it is made again";
             Some(Decision::new(Action::Wait(LOOK_AGAIN), "ScrubClaimLeaving", message))
         }
-        ClaimSeen::Gone | ClaimSeen::There(_) => None,
+        ClaimSeen::Gone | ClaimSeen::There(_) | ClaimSeen::Waiting(_) => None,
     }
 }
 
@@ -304,14 +315,30 @@ fn claim_missing(seen: &Observation) -> Answer {
 }
 
 impl Observation {
+    /// Kubernetes has refused the Job. The pod is the administrator's, and only Kubernetes knows all that a pod may be.
+    pub(super) fn job_refused(&mut self, why: &str) {
+        if let Some(live) = &mut self.live {
+            live.template = TemplateSeen::Invalid(format!("Kubernetes refuses it: {why}").into());
+        }
+    }
+
+    /// Kubernetes has been reminded of the scrub claim.
+    pub(super) fn reminded(&mut self) {
+        if let Some(Live { claim, .. }) = &mut self.live
+            && let ClaimSeen::Waiting(uid) = claim
+        {
+            *claim = ClaimSeen::There(std::mem::take(uid));
+        }
+    }
+
     fn template(&self) -> &str {
         self.template.as_deref().unwrap_or_default()
     }
 
     fn scrub_claim(&self) -> Option<&str> {
         match &self.live.as_ref()?.claim {
-            ClaimSeen::There(uid) => Some(uid),
-            _ => None,
+            ClaimSeen::There(uid) | ClaimSeen::Waiting(uid) => Some(uid),
+            ClaimSeen::Gone | ClaimSeen::Foreign | ClaimSeen::Leaving => None,
         }
     }
 }
@@ -326,6 +353,12 @@ fn not_handed_over(seen: &Observation) -> Answer {
 fn not_bound_yet(seen: &Observation) -> Answer {
     let message = "Kubernetes has not bound the volume to the scrub claim yet";
     (seen.volume.phase != VolumePhase::Bound).then(|| Decision::new(Action::Leave, "NotBoundYet", message))
+}
+
+fn claim_not_bound_yet(seen: &Observation) -> Answer {
+    let ClaimSeen::Waiting(uid) = &seen.live.as_ref()?.claim else { return None };
+    let message = "the volume is bound to the scrub claim, which Kubernetes looks at when it changes";
+    Some(Decision::new(Action::Remind(uid.clone()), "ClaimNotBoundYet", message))
 }
 
 fn make_job(seen: &Observation) -> Decision<Action> {

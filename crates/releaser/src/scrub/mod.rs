@@ -4,6 +4,7 @@
 //! Volume pv-1, Released, claimRef: ci/cache (uid 1)
 //!   1  claim ops/scrub-<uid of pv-1> (uid 2), made for pv-1 alone          volume: still Released, still uid 1
 //!   2  claimRef: uid 2, previous-claim: ci/cache, scrub: {claim: 2}        volume: Bound to the scrub claim
+//!      (a note on the claim, so that Kubernetes looks at it again)         claim: Bound to the volume
 //!   3  Job ops/scrub-<uid of pv-1>, owned by claim uid 2                   volume: Bound, mounted by the Job's pod
 //!   4  Job Complete: scrub: {claim: 2, done}                               volume: Bound, clean
 //!   5  Job and its pods deleted, then the claim                            volume: Released, claimRef: uid 2
@@ -19,6 +20,7 @@
 //! |-------------------------------|------------------------------------------|-----------------------------------------------|
 //! | claim made                    | Released, uid 1, a claim of ours         | all rules again, then 2; or the claim goes    |
 //! | claimRef written              | uid 2, no Job                            | 3, as soon as Kubernetes has bound it         |
+//! | claim noted                   | uid 2, no Job, a claim with the note     | 3                                             |
 //! | Job made                      | uid 2, a Job that uid 2 owns             | wait for it                                   |
 //! | Job ended                     | uid 2, that Job Complete or Failed       | 4 or 4'                                       |
 //! | marked done                   | done for uid 2, Bound                    | 5                                             |
@@ -29,6 +31,11 @@
 //! | quarantined                   | quarantined                              | nothing                                       |
 //! | quarantine lifted             | that Job is the failed one               | the Job goes, then 3                          |
 //! | volume deleted                | a claim or a Job without volume          | both go                                       |
+//!
+//! The claim comes first, because the volume has to refer to it by uid: a volume that waits for a claim of a name is
+//! everybody's who can make one. But when Kubernetes sees the claim, the volume is still uid 1's, so it lets the claim wait;
+//! and when it sees the volume change, it looks at the volume alone. Without the note it would look at the claim only when it
+//! looks at everything, 15 seconds later; that is what happens if we end before the note is written.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -37,6 +44,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 pub mod decision;
+pub(crate) mod look;
 mod objects;
 mod template;
 mod work;
@@ -141,6 +149,11 @@ pub(crate) fn has_scrub_name(volume: &Volume) -> bool {
 /// Whether a volume that refers to its scrub claim may go on to the pool.
 fn is_ready(volume: &Volume) -> bool {
     volume.phase == VolumePhase::Released && is_scrubbed(volume)
+}
+
+/// Whether somebody scrubs the volume.
+pub(crate) fn is_being_scrubbed(volume: &Volume) -> bool {
+    refers_to_scrub_claim(volume) && !is_ready(volume)
 }
 
 /// Whether a Job has cleaned the volume, and nobody had it since.

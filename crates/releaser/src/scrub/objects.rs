@@ -9,6 +9,11 @@ use serde_json::{Value, json};
 use super::{Progress, QUARANTINED, SCRUB, decision::ClaimSeen};
 use crate::write;
 
+/// On a scrub claim: its volume was given to it.
+const HANDED_OVER: &str = "claimkeeper.dev/scrub-handed-over";
+/// By which Kubernetes notes on a claim that it has its volume.
+const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
+
 /// The claim that only this volume satisfies, and that only this volume is given to.
 pub(super) fn claim(volume: &Volume, key: &ObjectKey) -> Value {
     let offer = &volume.offer;
@@ -38,6 +43,11 @@ pub(super) fn hand_over(volume: &Volume, claim: &ObjectKey, uid: &str, template:
     let progress = Progress { template: template.into(), claim: uid.into(), done: false, failed_job: None };
     change["metadata"]["annotations"][SCRUB] = json!(progress).to_string().into();
     change
+}
+
+/// A note on the scrub claim of this uid, by which Kubernetes sees it once more.
+pub(super) fn remind(uid: &str) -> Value {
+    json!({"metadata": {"uid": uid, "annotations": {HANDED_OVER: "true"}}})
 }
 
 /// Notes that the volume is clean.
@@ -77,6 +87,8 @@ pub(super) struct ScrubClaim {
     pub(super) key: ObjectKey,
     pub(super) uid: Box<str>,
     pub(super) leaving: bool,
+    /// Whether it does not have its volume yet, and nobody has reminded Kubernetes of it.
+    waiting: bool,
     /// The name and uid of the volume that it was made for.
     pub(super) volume: (ObjectKey, Box<str>),
 }
@@ -85,7 +97,9 @@ impl ScrubClaim {
     /// None if it is no scrub claim.
     pub(super) fn from_wire(ClaimWire { metadata, spec }: ClaimWire) -> Option<Self> {
         let uid = metadata.labels?.remove(SCRUB)?;
+        let annotations = metadata.annotations.unwrap_or_default();
         Some(Self {
+            waiting: ![HANDED_OVER, BIND_COMPLETED].into_iter().any(|key| annotations.contains_key(key)),
             key: ObjectKey::new(&metadata.namespace?, &metadata.name?),
             uid: metadata.uid?.into(),
             leaving: metadata.deletion_timestamp.is_some(),
@@ -103,6 +117,7 @@ impl ScrubClaim {
         match Self::from_wire(wire).filter(|claim| claim.is_for(volume)) {
             None => ClaimSeen::Foreign,
             Some(claim) if claim.leaving => ClaimSeen::Leaving,
+            Some(claim) if claim.waiting => ClaimSeen::Waiting(claim.uid),
             Some(claim) => ClaimSeen::There(claim.uid),
         }
     }

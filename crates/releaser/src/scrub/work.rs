@@ -10,7 +10,7 @@ use cluster::{
 use k8s_openapi::api::{batch::v1::Job, core::v1::PersistentVolumeClaim};
 use kube::{
     Api, Client, Resource,
-    api::{DeleteParams, ListParams, PostParams, Preconditions},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
     core::{NamespaceResourceScope, Request},
 };
 use platform::{
@@ -23,20 +23,19 @@ use serde_json::Value;
 
 use super::{
     Progress, SCRUB, Scrub,
-    decision::{Action, LOOK_AGAIN, Live, Observation, SCRUB_VOLUME, TemplateSeen},
+    decision::{Action, Observation, SCRUB_VOLUME},
+    look,
     objects::{self, ClaimWire, ScrubClaim},
-    template::{Template, TemplateWire},
+    template::Template,
 };
-use crate::{controller::Releaser, policy::terms};
+use crate::controller::Releaser;
 
 impl Releaser {
     /// Goes on with the scrub of a volume that refers to its scrub claim.
     pub(crate) async fn go_on_scrubbing(&self, volume: &Arc<Volume>) -> Outcome {
         let class = self.class_of(volume);
-        let wanted = terms(volume, class.as_deref(), &self.settings.controller_id).ok().and_then(|terms| terms.scrub);
-        // What was begun is finished, whatever the class says now.
-        let begun = || Progress::of(volume).map(|progress| progress.template.into());
-        self.scrub(volume, wanted.or_else(begun)).await
+        let template = look::template_of(volume, class.as_deref(), &self.settings.controller_id);
+        self.scrub(volume, template).await
     }
 
     /// Takes the next steps of a scrub, as many as can be taken at once.
@@ -56,7 +55,8 @@ impl Releaser {
             let done = match &decision.action {
                 Action::Look => self.look_for_scrub(scrub, &mut seen).await.map(|template| usable = template),
                 Action::MakeClaim => self.make_claim(scrub, &mut seen).await,
-                _ => return self.take_step(scrub, &seen, usable, decision).await,
+                Action::Remind(uid) => self.remind(&scrub.key(volume), uid).await.map(|()| seen.reminded()),
+                _ => return self.take_step(scrub, seen, usable, decision).await,
             };
             if let Err(error) = done {
                 self.pending.fail(volume);
@@ -73,17 +73,9 @@ impl Releaser {
     }
 
     async fn look_for_scrub(&self, scrub: &Scrub, seen: &mut Observation) -> kube::Result<Option<Template>> {
-        let claims: Api<ClaimWire> = self.api(scrub);
-        let templates: Api<TemplateWire> = self.api(scrub);
-        let key = scrub.key(&seen.volume);
-        let name = seen.template.as_deref().unwrap_or_default();
-        let (claim, template) = tokio::try_join!(claims.get_opt(key.name()), templates.get_opt(name))?;
-        let (template, usable) = match template.map(|template| Template::check(template, &seen.volume)) {
-            None => (TemplateSeen::Missing, None),
-            Some(Err(why)) => (TemplateSeen::Invalid(why.into()), None),
-            Some(Ok(template)) => (TemplateSeen::Usable, Some(template)),
-        };
-        seen.live = Some(Live { claim: ScrubClaim::seen(claim, &seen.volume), template });
+        let template = seen.template.as_deref().unwrap_or_default();
+        let (live, usable) = look::look(&self.client, &scrub.key(&seen.volume), template, &seen.volume).await?;
+        seen.live = Some(live);
         Ok(usable)
     }
 
@@ -100,26 +92,32 @@ impl Releaser {
         Ok(())
     }
 
+    /// Lets Kubernetes see the claim once more, now that its volume refers to it.
+    async fn remind(&self, key: &ObjectKey, uid: &str) -> kube::Result<()> {
+        let path = PersistentVolumeClaim::url_path(&(), Some(key.namespace()));
+        let change = Patch::Merge(objects::remind(uid));
+        let request = Request::new(path).patch(key.name(), &PatchParams::default(), &change);
+        client::send_unread(&self.client, request.map_err(kube::Error::BuildRequest)?).await
+    }
+
     async fn take_step(
         &self,
         scrub: &Scrub,
-        seen: &Observation,
+        mut seen: Observation,
         template: Option<Template>,
         mut decision: Decision<Action>,
     ) -> Outcome {
-        let volume = &seen.volume;
-        match self.write_step(scrub, seen, template, &decision).await {
+        let volume = &Arc::clone(&seen.volume);
+        match self.write_step(scrub, &seen, template, &decision).await {
             Ok(()) if matches!(decision.action, Action::HandOver(_)) => {
                 // It is on its way to the pool until the watch shows it.
                 scrub.begun.lock().remove(&volume.key);
                 return self.tell_scrub(volume, &decision);
             }
             Ok(()) => {}
-            // The pod is the administrator's, and only Kubernetes knows all that a pod may be.
             Err(kube::Error::Api(status)) if status.code == 422 && matches!(decision.action, Action::MakeJob(_)) => {
-                let why = format!("Kubernetes refuses a Job of this template: {}", status.message);
-                let refuse = Action::Refuse(Some(LOOK_AGAIN));
-                decision = self.count(Decision::new(refuse, "ScrubTemplateInvalid", why), Action::name);
+                seen.job_refused(&status.message);
+                decision = self.count(SCRUB_VOLUME.decide(&seen), Action::name);
             }
             Err(error) => {
                 self.pending.fail(volume);
@@ -143,7 +141,12 @@ impl Releaser {
     ) -> kube::Result<()> {
         let (volume, key) = (&seen.volume, scrub.key(&seen.volume));
         match &decision.action {
-            Action::Leave | Action::Wait(_) | Action::Refuse(_) | Action::Look | Action::MakeClaim => Ok(()),
+            Action::Leave
+            | Action::Wait(_)
+            | Action::Refuse(_)
+            | Action::Look
+            | Action::MakeClaim
+            | Action::Remind(_) => Ok(()),
             Action::HandOver(uid) => {
                 let template = seen.template.as_deref().unwrap_or_default();
                 self.write(volume, objects::hand_over(volume, &key, uid, template)).await

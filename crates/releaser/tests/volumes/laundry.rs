@@ -32,6 +32,7 @@ pub(crate) struct Laundry {
     pub(crate) room: Room,
     pub(crate) class: String,
     pub(crate) jobs: Api<Job>,
+    pub(crate) templates: Api<PodTemplate>,
     pods: Api<Pod>,
 }
 
@@ -47,11 +48,11 @@ impl Laundry {
         let mut room = Room::prepare(prefix).await?;
         room.scrub = true;
         let class = room.create_class("cache", json!({RELEASE: "pool", RELEASE_SCRUB: "wipe"})).await?;
-        let (jobs, pods) = (
-            Api::namespaced(room.admin.clone(), &room.namespace),
-            Api::namespaced(room.admin.clone(), &room.namespace),
-        );
-        Ok(Self { room, class, jobs, pods })
+        let (client, namespace) = (&room.admin, &room.namespace);
+        let jobs = Api::namespaced(client.clone(), namespace);
+        let templates = Api::namespaced(client.clone(), namespace);
+        let pods = Api::namespaced(client.clone(), namespace);
+        Ok(Self { room, class, jobs, templates, pods })
     }
 
     pub(crate) async fn start(self) -> Result<Self> {
@@ -72,8 +73,7 @@ impl Laundry {
             }},
         });
         crate::room::merge(&mut template, change);
-        let templates: Api<PodTemplate> = Api::namespaced(self.room.admin.clone(), &self.room.namespace);
-        templates.create(&PostParams::default(), &serde_json::from_value(template)?).await?;
+        self.templates.create(&PostParams::default(), &serde_json::from_value(template)?).await?;
         Ok(())
     }
 

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use kube::{ResourceExt, api::DeleteParams};
+use kube::{
+    ResourceExt,
+    api::{DeleteParams, Patch, PatchParams},
+};
 use serde_json::{Value, json};
 use testbed::{eventually, within};
 
@@ -146,6 +149,39 @@ async fn a_template_that_is_missing_or_unusable_is_told_and_found_when_it_is_men
 }
 
 #[tokio::test]
+async fn a_template_of_which_kubernetes_takes_no_job_is_told_and_tried_again() -> Result<()> {
+    let laundry = Laundry::prepare("refused").await?;
+    // Kubernetes writes this label itself, and takes no other value for it.
+    let conflict = json!({"template": {"metadata": {"labels": {"batch.kubernetes.io/job-name": "another"}}}});
+    laundry.create_template("wipe", conflict).await?;
+    let laundry = laundry.start().await?;
+    let room = &laundry.room;
+    let volume = laundry.create_released("one").await?;
+    let note = room.told(&volume, "ScrubTemplateInvalid").await?;
+    assert!(note.contains("Kubernetes refuses it: Job.batch") && note.contains("job-name"), "{note}");
+    assert!(laundry.jobs.get_opt(&laundry.scrub_name(&volume).await?).await?.is_none());
+    let mended = json!({"template": {"metadata": {"labels": null}}});
+    laundry.templates.patch("wipe", &PatchParams::default(), &Patch::Merge(mended)).await?;
+    laundry.wash_until_free(&volume).await?;
+    laundry.until_swept().await
+}
+
+#[tokio::test]
+async fn who_asks_about_a_volume_that_is_cleaned_is_told_how_far_that_is() -> Result<()> {
+    let laundry = Laundry::open("asked").await?;
+    let room = &laundry.room;
+    let volume = laundry.create_released("one").await?;
+    laundry.until_job(&volume).await?;
+    let told = releaser::why::explain(&room.admin, &room.defaults(), &volume).await?.context("it is not there")?;
+    assert_eq!((told.about, told.reason), (format!("scrub of volume {volume}"), "Scrubbing"));
+    laundry.end_job(&volume, "Failed").await?;
+    room.told(&volume, "ScrubFailed").await?;
+    let told = releaser::why::explain(&room.admin, &room.defaults(), &volume).await?.context("it is not there")?;
+    assert_eq!((told.decision, told.reason), ("leave", "Quarantined"));
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_class_that_asks_for_a_scrub_where_nothing_is_scrubbed_releases_nothing() -> Result<()> {
     let mut laundry = Laundry::prepare("off").await?;
     laundry.create_template("wipe", json!({})).await?;
@@ -182,9 +218,11 @@ async fn a_crash_after_any_write_leaves_a_scrub_that_the_next_process_ends() -> 
         Ok(())
     })
     .await?;
-    assert_eq!(
-        processes, 7,
-        "claim, volume, Job, note, Job, claim and release are each the last that a process writes"
+    // The reminder is written only if Kubernetes has not looked at the claim by itself meanwhile.
+    assert!(
+        (7..=8).contains(&processes),
+        "claim, volume, reminder, Job, note, Job, claim and release are each the last that a process writes, but {processes} \
+         processes wrote"
     );
     history.check(&laundry.room)?;
     laundry.until_swept().await

@@ -69,6 +69,11 @@ fn each_step_follows_from_what_is_there() {
             Action::Leave,
             "NotBoundYet",
         ),
+        (
+            Observation { live: Some(Live { claim: ClaimSeen::Waiting("k1".into()), ..there() }), ..seen() },
+            Action::Remind("k1".into()),
+            "ClaimNotBoundYet",
+        ),
         (seen(), Action::MakeJob("k1".into()), "ScrubStarted"),
         (Observation { job: Some(job("k1", JobState::Running)), ..seen() }, Action::Leave, "Scrubbing"),
         (Observation { job: Some(job("k1", JobState::Complete)), ..seen() }, Action::Finish, "Scrubbed"),
@@ -152,6 +157,28 @@ fn nothing_is_made_that_cannot_work() {
     assert_eq!(decided(&Observation { on: false, ..seen() }), (Action::Refuse(None), "ScrubOff"));
     assert_eq!(decided(&Observation { dry_run: true, ..seen() }), (Action::Leave, "DryRun"));
     assert_eq!(decided(&Observation { template: None, ..seen() }), (Action::RemoveClaim("k1".into()), "NotWanted"));
+}
+
+#[test]
+fn a_job_that_kubernetes_refuses_is_tried_again_when_its_template_may_be_mended() {
+    let mut seen = seen();
+    seen.job_refused("spec.template: Invalid value");
+    let Decision { action, reason, message } = SCRUB_VOLUME.decide(&seen);
+    assert_eq!((action, reason), (Action::Refuse(Some(LOOK_AGAIN)), "ScrubTemplateInvalid"));
+    assert_eq!(
+        message,
+        "no Job can be made of PodTemplate wipe: Kubernetes refuses it: spec.template: Invalid value; correct it; until then \
+         nobody gets the volume"
+    );
+}
+
+#[test]
+fn kubernetes_is_reminded_once_of_a_claim_that_waits() {
+    let mut seen = Observation { live: Some(Live { claim: ClaimSeen::Waiting("k1".into()), ..there() }), ..seen() };
+    let early = Observation { volume: handed_over(&json!({"status": {"phase": "Released"}})), ..seen.clone() };
+    assert_eq!(decided(&early).1, "NotBoundYet", "it would find the volume as it was");
+    seen.reminded();
+    assert_eq!(decided(&seen), (Action::MakeJob("k1".into()), "ScrubStarted"));
 }
 
 #[test]
