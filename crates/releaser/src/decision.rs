@@ -115,7 +115,7 @@ impl Action {
 }
 
 /// How soon we look again at what should pass by itself and tells nobody when it does.
-const LOOK_AGAIN: Duration = Duration::from_secs(15);
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(15);
 
 /// The rules.
 pub const RELEASE_VOLUME: Chain<Observation, Action> = Chain {

@@ -36,6 +36,7 @@ use cluster::{
 };
 
 use super::{Progress, has_scrub_name, is_quarantined, is_scrubbed};
+use crate::decision::LOOK_AGAIN;
 
 /// All that the rules look at.
 #[derive(Debug, Clone)]
@@ -138,9 +139,6 @@ impl Action {
         }
     }
 }
-
-/// How soon we look again at what should pass by itself and tells nobody when it does.
-const LOOK_AGAIN: Duration = Duration::from_secs(15);
 
 /// The rules.
 pub const SCRUB_VOLUME: Chain<Observation, Action> = Chain {
