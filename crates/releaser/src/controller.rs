@@ -29,7 +29,7 @@ use crate::{
     association::{self, ASSOCIATE},
     backlog,
     live::{MissingRight, Reader, Rights},
-    pending::Pending,
+    pending::{FREED_BY_CLASS, Pending},
     previous::PreviousClaim,
     reservation::{self, KEEP, reserved_for},
     scrub::{Scrub, UNDERWAY_BY_CLASS},
@@ -38,8 +38,8 @@ use crate::{
 };
 
 /// The indexes that the store of volumes must have for this feature.
-pub const INDEXES_OF_VOLUMES: [Index<Volume>; 5] =
-    [BY_CLAIM, UNUSED_BY_NAMESPACE, RELEASED_BY_CLASS, FREE_BY_CLASS, UNDERWAY_BY_CLASS];
+pub const INDEXES_OF_VOLUMES: [Index<Volume>; 6] =
+    [BY_CLAIM, UNUSED_BY_NAMESPACE, RELEASED_BY_CLASS, FREE_BY_CLASS, FREED_BY_CLASS, UNDERWAY_BY_CLASS];
 
 /// What is configured.
 #[derive(Debug, Clone)]

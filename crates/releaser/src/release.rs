@@ -14,6 +14,7 @@ use crate::{
     Settings,
     controller::Releaser,
     decision::{Action, Observation, RELEASE_VOLUME, To},
+    pending::FREED_BY_CLASS,
     policy::{RELEASE_MAX_AVAILABLE, mode},
     scrub::{self, UNDERWAY_BY_CLASS},
     seen::{Attached, Candidate},
@@ -23,6 +24,10 @@ use crate::{
 impl Releaser {
     /// Releases a volume, if all rules say so.
     pub(crate) async fn release(&self, volume: &Arc<Volume>) -> Outcome {
+        if self.pending.is_written(volume) {
+            // The watch shows it in a moment, and whatever is to be done then.
+            return Outcome::Done;
+        }
         let mut seen = self.observe(volume);
         let mut decision = self.decide(&seen);
         if decision.action == Action::Look {
@@ -86,7 +91,8 @@ impl Releaser {
         let volumes = &self.caches.volumes;
         let scrubbed = volumes.find(&UNDERWAY_BY_CLASS, &volume.class);
         let scrubbed = scrubbed.iter().filter(|other| other.key != volume.key).count();
-        volumes.find(&FREE_BY_CLASS, &volume.class).len() + scrubbed + self.pending.to_pool(&volume.class)
+        let free = [FREE_BY_CLASS, FREED_BY_CLASS].iter().map(|index| volumes.find(index, &volume.class).len());
+        free.sum::<usize>() + scrubbed + self.pending.to_pool(&volume.class)
     }
 
     fn is_taken(&self, candidate: &Candidate) -> bool {

@@ -9,6 +9,7 @@ use platform::queue::Queue;
 
 use crate::{
     controller::Releaser,
+    pending::is_freed,
     policy::{RELEASE, RELEASE_MAX_AVAILABLE, is_associated},
     reservation::reserved_for,
     scrub,
@@ -144,7 +145,7 @@ impl Releaser {
 
 /// Whether a volume is free, or will be.
 fn fills_pool(volume: &Volume) -> bool {
-    volume.is_free() || scrub::is_underway(volume)
+    volume.is_free() || is_freed(volume) || scrub::is_underway(volume)
 }
 
 /// Whether something could be decided about a volume.
@@ -166,7 +167,8 @@ fn wake_next(class: &str, volumes: &Store<Volume>, classes: &Store<Class>, queue
     let limited = classes.get(&ObjectKey::new("", class));
     if limited.is_some_and(|class| class.annotations.contains_key(RELEASE_MAX_AVAILABLE)) {
         let released = volumes.find(&RELEASED_BY_CLASS, class);
-        let next = released.iter().min_by_key(|volume| (volume.phase_since, &volume.key));
+        let waiting = released.iter().filter(|volume| !is_freed(volume));
+        let next = waiting.min_by_key(|volume| (volume.phase_since, &volume.key));
         if let Some(volume) = next {
             queue.add(volume.key.clone());
         }
