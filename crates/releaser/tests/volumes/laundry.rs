@@ -102,8 +102,13 @@ impl Laundry {
     pub(crate) async fn end_job(&self, volume: &str, phase: &str) -> Result<()> {
         let job = self.until_job(volume).await?;
         let selector = format!("batch.kubernetes.io/controller-uid={}", job.uid().unwrap_or_default());
-        let pod = eventually("the pod of the Job", async || {
-            self.pods.list(&ListParams::default().labels(&selector)).await?.items.pop().context("there is none")
+        // Its node writes the phase too, until it runs.
+        let pod = within(Duration::from_mins(1), "the pod of the Job to run", async || {
+            let pod = self.pods.list(&ListParams::default().labels(&selector)).await?.items.pop();
+            let pod = pod.context("there is none")?;
+            let found = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+            ensure!(found == Some("Running"), "it is {found:?}");
+            Ok(pod)
         });
         self.room.cluster.set_pod_phase(&self.room.namespace, &pod.await?.name_any(), phase).await
     }
