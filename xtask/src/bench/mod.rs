@@ -3,6 +3,7 @@
 //! Machines are noisy, so the programs run side by side or in turns, several times, and the table has the median and the
 //! spread. Each bench rewrites its own section of `docs/benchmarks.md` and leaves the others alone.
 
+mod admission;
 mod chart;
 mod claims;
 mod ephemeral;
@@ -27,6 +28,14 @@ pub(crate) enum Bench {
     Provisioner(provisioner::Arguments),
     /// Retained volumes: how fast they are released, at what cost
     Releaser(releaser::Arguments),
+    /// Admission requests: how many, how soon, at what cost
+    Admission(admission::Arguments),
+    /// The server that answers constant bytes in the admission bench
+    #[command(hide = true)]
+    AdmissionFloor(admission::floor::Arguments),
+    /// The load generator of the admission bench
+    #[command(hide = true)]
+    AdmissionLoad(admission::load::Arguments),
     /// The bare load generator that the ephemeral bench runs as a process of its own
     #[command(hide = true)]
     Load(ephemeral::load::Arguments),
@@ -38,6 +47,9 @@ pub(crate) async fn run(bench: Bench) -> Result<()> {
         Bench::Ephemeral(arguments) => ephemeral::run(arguments).await,
         Bench::Provisioner(arguments) => provisioner::run(arguments).await,
         Bench::Releaser(arguments) => releaser::run(arguments).await,
+        Bench::Admission(arguments) => admission::run(arguments).await,
+        Bench::AdmissionFloor(arguments) => admission::floor::run(arguments).await,
+        Bench::AdmissionLoad(arguments) => admission::load::run(arguments).await,
         Bench::Load(arguments) => ephemeral::load::run(arguments).await,
     }
 }

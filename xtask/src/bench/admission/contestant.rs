@@ -1,0 +1,192 @@
+//! The servers, and how each is started.
+
+use std::{
+    fs,
+    net::{Ipv4Addr, SocketAddr, TcpListener},
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::ValueEnum;
+use testbed::{Leash, eventually};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use super::{load::Outcome, scene::Scene};
+use crate::{
+    bench::sample::{mebibytes, memory_of},
+    build::{self, Profile},
+};
+
+const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/bench/admission/webhook");
+const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/bench/webhook");
+
+/// A server that answers, or what stands for the best that any could do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub(crate) enum Contestant {
+    /// The operator
+    Claimkeeper,
+    /// The operator without events, of which the webhook in Go writes none either
+    Silent,
+    /// A webhook made with controller-runtime
+    Go,
+    /// A server that answers constant bytes
+    Floor,
+}
+
+impl std::fmt::Display for Contestant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.to_possible_value().map_or(Ok(()), |value| f.write_str(value.get_name()))
+    }
+}
+
+impl Contestant {
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Claimkeeper => "claimkeeper",
+            Self::Silent => "claimkeeper, `events: none`",
+            Self::Go => "controller-runtime",
+            Self::Floor => "floor: constant bytes",
+        }
+    }
+
+    pub(crate) fn is_ours(self) -> bool {
+        matches!(self, Self::Claimkeeper | Self::Silent)
+    }
+}
+
+/// Where the programs are.
+pub(crate) struct Programs {
+    operator: PathBuf,
+    /// Floor and load generator are modes of the program that you run, compiled as the operator is.
+    xtask: PathBuf,
+    webhook: PathBuf,
+}
+
+impl Programs {
+    /// Builds them, as they are shipped.
+    pub(crate) async fn build() -> Result<Self> {
+        tokio::task::spawn_blocking(|| {
+            let (operator, xtask) = (build::claimkeeper(Profile::Release)?, build::program("xtask", Profile::Release)?);
+            Ok(Self { operator, xtask, webhook: build_webhook()? })
+        })
+        .await?
+    }
+}
+
+fn build_webhook() -> Result<PathBuf> {
+    eprintln!("Building a webhook with controller-runtime …");
+    let status = Command::new("go")
+        // As the testbed builds the control plane, which has compiled most of the same packages already.
+        .args(["build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", PROGRAM, "."])
+        .current_dir(SOURCES)
+        .env("GOWORK", "off")
+        .status()
+        .context("cannot run go")?;
+    ensure!(status.success(), "it does not build; go's messages above say why");
+    Ok(Path::new(PROGRAM).canonicalize()?)
+}
+
+/// A contestant that answers.
+pub(crate) struct Running {
+    leash: Leash,
+    contestant: Contestant,
+    address: SocketAddr,
+}
+
+impl Scene {
+    /// Starts a contestant and waits until it knows the cluster.
+    pub(crate) async fn start(&self, contestant: Contestant) -> Result<Running> {
+        let (address, admin) = (free_address()?, free_address()?);
+        let Programs { operator, xtask, webhook } = &self.programs;
+        let (certificates, port) = (self.certificates.display().to_string(), address.port().to_string());
+        let (program, arguments) = match contestant {
+            Contestant::Claimkeeper | Contestant::Silent => {
+                (operator, self.operator_arguments(contestant, address, admin)?)
+            }
+            Contestant::Go => (webhook, vec![self.kubeconfig.display().to_string(), port, certificates]),
+            Contestant::Floor => {
+                let at = [format!("--address={address}"), format!("--certificates={certificates}")];
+                (xtask, [vec!["bench".to_owned(), "admission-floor".to_owned()], at.to_vec()].concat())
+            }
+        };
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let mut leash = Leash::start(self.control_plane.directory(), "contestant", program, &arguments).await?;
+        let ready = eventually("the server to be ready", async || {
+            if leash.has_ended()? {
+                return Ok(Err(anyhow::anyhow!("{} ended by itself: {}", contestant.label(), leash.output())));
+            }
+            match contestant {
+                Contestant::Claimkeeper | Contestant::Silent => is_ready(admin).await?,
+                Contestant::Go => ensure!(leash.output().contains("ready"), "it has not said so"),
+                Contestant::Floor => drop(TcpStream::connect(address).await?),
+            }
+            Ok(Ok(()))
+        });
+        ready.await??;
+        Ok(Running { leash, contestant, address })
+    }
+
+    /// The operator out of the box but for its ports, its certificates and, if it is to write none, its events.
+    fn operator_arguments(
+        &self,
+        contestant: Contestant,
+        address: SocketAddr,
+        admin: SocketAddr,
+    ) -> Result<Vec<String>> {
+        let events = if contestant == Contestant::Silent { "enforcement: {events: none}\n" } else { "" };
+        let config = self.control_plane.directory().join("enforcement.yaml");
+        let certificates = self.certificates.display();
+        fs::write(
+            &config,
+            format!(
+                "features: [enforcement]\nadmin: {{listen: '{admin}'}}\nlog: {{format: json}}\n\
+                 webhook: {{listen: '{address}', certificates: {{mode: files, directory: '{certificates}'}}}}\n{events}"
+            ),
+        )?;
+        let (config, kubeconfig) = (config.display().to_string(), self.kubeconfig.display().to_string());
+        Ok(["run", "--config", &config, "--kubeconfig", &kubeconfig].map(str::to_owned).to_vec())
+    }
+}
+
+impl Running {
+    /// Lets the load generator ask it and tells what that has measured.
+    pub(crate) async fn measure(&mut self, scene: &Scene, load: &str, seconds: u64) -> Result<Outcome> {
+        let pid = self.leash.pid();
+        let mut generator = tokio::process::Command::new(&scene.programs.xtask);
+        generator.args(["bench", "admission-load", load]).kill_on_drop(true);
+        generator.arg(format!("--address={}", self.address)).arg(format!("--pid={pid}"));
+        generator.arg(format!("--authority={}", scene.authority.display())).arg(format!("--seconds={seconds}"));
+        if self.contestant == Contestant::Floor {
+            generator.arg("--any-answer");
+        }
+        let output = generator.output().await.context("cannot run the load generator")?;
+        if !output.status.success() {
+            bail!("{}: {}", self.contestant.label(), String::from_utf8_lossy(&output.stderr).trim());
+        }
+        ensure!(!self.leash.has_ended()?, "{} ended by itself: {}", self.contestant.label(), self.leash.output());
+        serde_json::from_slice(&output.stdout).context("the load generator tells nothing")
+    }
+
+    /// MiB that it has in memory.
+    pub(crate) fn memory(&self) -> Result<f64> {
+        Ok(mebibytes(memory_of(u32::try_from(self.leash.pid())?)?.resident))
+    }
+}
+
+async fn is_ready(admin: SocketAddr) -> Result<()> {
+    let mut stream = TcpStream::connect(admin).await?;
+    stream.write_all(b"GET /readyz HTTP/1.0\r\n\r\n").await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    ensure!(answer.split_whitespace().nth(1) == Some("200"), "it answers {answer}");
+    Ok(())
+}
+
+/// An address where nobody listens.
+fn free_address() -> Result<SocketAddr> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
+}

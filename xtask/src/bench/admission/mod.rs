@@ -1,0 +1,149 @@
+//! Admission requests: the operator beside a webhook made with controller-runtime, which does what the original's does, and beside
+//! a server with the same TLS and HTTP that does nothing.
+//!
+//! All answer the same prepared reviews over TLS, one after the other in every round, and every verdict is checked. The servers
+//! are asked directly: an API server in front would use more of the two cores than they do.
+
+pub(crate) mod floor;
+pub(crate) mod load;
+
+mod contestant;
+mod reviews;
+mod scene;
+mod table;
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, ensure};
+use clap::ValueEnum;
+
+use self::{
+    contestant::{Contestant, Programs},
+    load::Outcome,
+    scene::Scene,
+};
+use super::sample::Samples;
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// How many claims are in the cache, in growing order
+    #[arg(long, value_delimiter = ',', default_values_t = [1_000, 10_000])]
+    claims: Vec<usize>,
+    /// How often each contestant is measured
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// How many seconds each load lasts
+    #[arg(long, default_value_t = 3)]
+    seconds: u64,
+    /// Only these contestants
+    #[arg(long, value_delimiter = ',', default_values_t = Contestant::value_variants().to_vec())]
+    only: Vec<Contestant>,
+}
+
+/// How the servers are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Load {
+    Connections(usize),
+    Streams(usize),
+    Rate(u32),
+}
+
+/// The API server has one connection to a webhook and as many streams on it as it has requests.
+const LOADS: [Load; 4] = [Load::Connections(16), Load::Connections(256), Load::Streams(64), Load::Rate(1_000)];
+
+impl Load {
+    fn label(self) -> String {
+        match self {
+            Self::Connections(count) => format!("{count} connections"),
+            Self::Streams(count) => format!("HTTP/2, {count} streams"),
+            Self::Rate(rate) => format!("{rate} requests/s"),
+        }
+    }
+
+    /// What the load generator calls it.
+    fn flag(self) -> String {
+        match self {
+            Self::Connections(count) => format!("--connections={count}"),
+            Self::Streams(count) => format!("--streams={count}"),
+            Self::Rate(rate) => format!("--rate={rate}"),
+        }
+    }
+}
+
+/// What was measured of one contestant under one load.
+#[derive(Default)]
+struct Measured {
+    /// Requests per second.
+    rate: Samples,
+    /// Milliseconds.
+    p50: Samples,
+    p99: Samples,
+    /// Microseconds of processor time per request.
+    processor: Samples,
+    /// MiB after it.
+    memory: Samples,
+}
+
+#[derive(Default)]
+struct Results {
+    /// By number of claims in the cache: one row of the table each.
+    measured: BTreeMap<(usize, Load, Contestant), Measured>,
+    /// What each asked the API server while it was asked itself, and how often.
+    calls: BTreeMap<(Contestant, String), usize>,
+}
+
+pub(crate) async fn run(Arguments { claims, rounds, seconds, only }: Arguments) -> Result<()> {
+    ensure!(claims.is_sorted() && !claims.is_empty(), "--claims must be numbers that grow");
+    ensure!(rounds > 0 && seconds > 0 && !only.is_empty(), "there must be something to measure");
+    let mut scene = Scene::open(Programs::build().await?).await?;
+    let mut results = Results::default();
+    for wanted in &claims {
+        scene.fill(*wanted).await?;
+        for round in 0..rounds {
+            // Each is the first once, should that make a difference.
+            for turn in 0..only.len() {
+                let contestant = only[(round + turn) % only.len()];
+                eprintln!("{wanted} claims, round {} of {rounds}: {}", round + 1, contestant.label());
+                results.measure(&scene, contestant, *wanted, seconds).await?;
+            }
+        }
+    }
+    let list = |items: Vec<String>| items.join(",");
+    let (sizes, names) = (claims.iter().map(usize::to_string), only.iter().map(ToString::to_string));
+    let command = format!(
+        "cargo xtask bench admission --only {} --claims {} --rounds {rounds} --seconds {seconds}",
+        list(names.collect()),
+        list(sizes.collect())
+    );
+    table::publish(&results, command)
+}
+
+impl Results {
+    async fn measure(&mut self, scene: &Scene, contestant: Contestant, claims: usize, seconds: u64) -> Result<()> {
+        let mut running = scene.start(contestant).await?;
+        let log = scene.audit()?;
+        for load in LOADS {
+            let Outcome { rate, p50, p99, processor, own_share } =
+                running.measure(scene, &load.flag(), seconds).await?;
+            let memory = running.memory()?;
+            eprintln!(
+                "  {}: {rate:.0} requests/s, p50 {p50:.2} ms, p99 {p99:.2} ms, {processor:.1} µs of CPU each, {memory:.0} MiB; \
+                 asking took {:.0} % of a core",
+                load.label(),
+                own_share * 100.0
+            );
+            let to = self.measured.entry((claims, load, contestant)).or_default();
+            to.rate.add(rate);
+            to.p50.add(p50);
+            to.p99.add(p99);
+            to.processor.add(processor);
+            to.memory.add(memory);
+        }
+        // A watch is in the log when it ends, which happens at any time.
+        for call in log.requests()?.iter().filter(|request| request.verb != "watch") {
+            let resource = call.object_ref.as_ref().map_or("the server", |object| object.resource.as_str());
+            *self.calls.entry((contestant, format!("{} {resource}", call.verb))).or_default() += 1;
+        }
+        Ok(())
+    }
+}

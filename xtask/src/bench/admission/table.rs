@@ -1,0 +1,162 @@
+//! The table, the chart and the goals.
+
+use anyhow::Result;
+
+use super::{Load, Measured, Results, contestant::Contestant, load::OPEN_CONNECTIONS};
+use crate::bench::{
+    chart::{Bar, Chart},
+    report::Section,
+    sample::Samples,
+};
+
+const CHART: &str = "admission-per-cpu-second.svg";
+
+/// How many times the requests of the webhook in Go are answered in a second of processor time.
+const GOAL_RATIO: f64 = 4.0;
+/// Milliseconds at a fixed rate.
+const GOAL_P99: f64 = 2.0;
+
+pub(super) fn publish(results: &Results, command: String) -> Result<()> {
+    results.draw().publish(CHART)?;
+    let goals = results.goals();
+    println!("\n{}", goals.join("\n"));
+    Section {
+        title: "Admission of claims",
+        command,
+        circumstances: format!("{}\n\n{}\n\n{}", circumstances(), results.told_calls(), goals.join("\n")),
+        rows: results.rows(),
+    }
+    .publish()
+}
+
+fn circumstances() -> String {
+    format!(
+        "![Requests per second of processor time]({CHART})\n\n\
+         The creation of claims is asked for over TLS, directly at the server, with prepared reviews as large as the API server's: a third \
+         of\na class under the rule, to be denied; a third the same with the annotation that accepts the risk; a third of another driver's \
+         class.\nEvery verdict is checked. The load generator is a process of its own with one thread; server, generator, API server and etcd \
+         share\nthe cores of one machine. \"CPU\" is the server's processor time, user and system; \"MiB\" is what it has in memory after the \
+         load.\n\n\
+         Connections are of HTTP/1.1 with keep-alive and ask again as soon as they have their answer, as do the streams of one HTTP/2 \
+         connection,\nwhich is how the API server asks. At a fixed rate, over {OPEN_CONNECTIONS} connections, the time of an answer counts from \
+         the moment at which its request\nwas due, whether the one before it was answered or not.\n\n\
+         `controller-runtime` v0.25.2 is a webhook with the library's defaults that decides as the original does, from a cache of classes \
+         and\nclaims; it writes no events and no log. The floor has the operator's TLS and HTTP and answers constant bytes. claimkeeper runs \
+         out of\nthe box, with its events, and once more with `enforcement.events: none`."
+    )
+}
+
+impl Results {
+    fn of(&self, claims: usize, load: Load, contestant: Contestant) -> Option<&Measured> {
+        self.measured.get(&(claims, load, contestant))
+    }
+
+    /// How many times cheaper than the webhook in Go.
+    fn ratio(&self, claims: usize, load: Load, contestant: Contestant) -> Option<f64> {
+        let go = self.of(claims, load, Contestant::Go)?.processor.median();
+        Some(go / self.of(claims, load, contestant)?.processor.median())
+    }
+
+    fn rows(&self) -> Vec<Vec<String>> {
+        let header = [
+            "claims",
+            "load",
+            "who",
+            "requests/s",
+            "p50 ms",
+            "p99 ms",
+            "CPU µs/request",
+            "× controller-runtime",
+            "MiB",
+        ];
+        let mut rows = vec![header.map(str::to_owned).to_vec()];
+        rows.extend(self.measured.iter().map(|((claims, load, contestant), measured)| {
+            let ratio = self.ratio(*claims, *load, *contestant);
+            vec![
+                claims.to_string(),
+                load.label(),
+                contestant.label().to_owned(),
+                measured.rate.rounded(),
+                precise(&measured.p50),
+                precise(&measured.p99),
+                measured.processor.to_string(),
+                ratio.map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.1}")),
+                measured.memory.to_string(),
+            ]
+        }));
+        rows
+    }
+
+    /// What was wanted, and whether it was reached in the worst of all rows.
+    fn goals(&self) -> Vec<String> {
+        let ours = |contestant: Contestant| self.measured.keys().filter(move |(_, _, who)| *who == contestant);
+        let mut goals = Vec::new();
+        for contestant in [Contestant::Claimkeeper, Contestant::Silent] {
+            let ratios = ours(contestant).filter_map(|(claims, load, who)| self.ratio(*claims, *load, *who));
+            let worst = ratios.fold(f64::INFINITY, f64::min);
+            if worst.is_finite() {
+                let met = verdict(worst >= GOAL_RATIO);
+                goals.push(format!(
+                    "- {met}: at least {GOAL_RATIO:.0} × controller-runtime per second of processor time ({}): {worst:.1} in the worst row",
+                    contestant.label()
+                ));
+            }
+            let tails = ours(contestant).filter(|(_, load, _)| matches!(load, Load::Rate(_)));
+            let tails = tails.filter_map(|key| self.measured.get(key)).map(|measured| measured.p99.median());
+            let worst = tails.fold(f64::NEG_INFINITY, f64::max);
+            if worst.is_finite() {
+                let met = verdict(worst <= GOAL_P99);
+                goals.push(format!(
+                    "- {met}: p99 of at most {GOAL_P99:.0} ms at a fixed rate ({}): {worst:.2} ms in the worst row",
+                    contestant.label()
+                ));
+                let calls = self.calls_to_answer(contestant);
+                let met = verdict(calls == 0);
+                goals.push(format!("- {met}: no API call to answer ({}): {calls} calls", contestant.label()));
+            }
+        }
+        goals
+    }
+
+    /// The leader renews its Lease and events are written whatever is asked; the rest would be for answers.
+    fn calls_to_answer(&self, contestant: Contestant) -> usize {
+        let others = self
+            .calls
+            .iter()
+            .filter(|((who, call), _)| *who == contestant && !call.ends_with(" leases") && !call.ends_with(" events"));
+        others.map(|(_, count)| count).sum()
+    }
+
+    fn told_calls(&self) -> String {
+        let told = |contestant: Contestant| {
+            let own = self.calls.iter().filter(|((who, _), _)| *who == contestant);
+            let calls: Vec<String> = own.map(|((_, call), count)| format!("{count} {call}")).collect();
+            let calls = if calls.is_empty() { "none".to_owned() } else { calls.join(", ") };
+            format!("{}: {calls}", contestant.label())
+        };
+        let ours = [Contestant::Claimkeeper, Contestant::Silent].map(told);
+        format!(
+            "All requests to the API server in the audit log, from readiness to the end, but watches: {}.",
+            ours.join("; ")
+        )
+    }
+
+    fn draw(&self) -> Chart {
+        let bars = self.measured.iter().map(|((claims, load, contestant), measured)| Bar {
+            group: format!("{claims} claims, {}", load.label()),
+            label: contestant.label().to_owned(),
+            value: 1e6 / measured.processor.median(),
+            ours: contestant.is_ours(),
+        });
+        Chart { title: "Admission requests answered per second of processor time", bars: bars.collect() }
+    }
+}
+
+fn verdict(met: bool) -> &'static str {
+    if met { "met" } else { "missed" }
+}
+
+/// Median, smallest and largest with two decimals, for small figures.
+fn precise(samples: &Samples) -> String {
+    format!("{:.2} ({:.2}–{:.2})", samples.median(), samples.quantile(0.0), samples.largest())
+}
