@@ -37,6 +37,20 @@ pub(crate) fn processor_time_of(pid: u32) -> Result<Duration> {
     Ok(Duration::from_secs(user + system) / u32::try_from(rustix::param::clock_ticks_per_second())?)
 }
 
+/// The processor time of the threads that a process has now, in user and in system mode, to the nanosecond: for what takes so
+/// little that the kernel's ticks are too coarse.
+pub(crate) fn processor_time_of_threads(pid: u32) -> Result<Duration> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).with_context(|| format!("process {pid} is gone"))?;
+    let mut total = Duration::ZERO;
+    for thread in threads {
+        // A thread that ends meanwhile takes its time along.
+        let Ok(times) = fs::read_to_string(thread?.path().join("schedstat")) else { continue };
+        let running = times.split_whitespace().next().and_then(|time| time.parse().ok());
+        total += Duration::from_nanos(running.context("the kernel does not tell the processor time of threads")?);
+    }
+    Ok(total)
+}
+
 /// Several measurements of one thing.
 #[derive(Clone, Default)]
 pub(crate) struct Samples(Vec<f64>);
@@ -126,5 +140,6 @@ mod tests {
         while processor_time_of(std::process::id()).unwrap() == before {
             assert!(started.elapsed() < Duration::from_secs(30), "none was used");
         }
+        assert!(processor_time_of_threads(std::process::id()).unwrap() > Duration::ZERO);
     }
 }

@@ -98,7 +98,8 @@ pub(crate) fn claim(name: &str, class: &str, accepted: bool) -> Value {
         "metadata": {
             "name": name,
             "namespace": NAMESPACE,
-            "creationTimestamp": null,
+            "uid": "b5a3c8f0-3c1e-4d57-8a53-2f6f1b9a7c44",
+            "creationTimestamp": "2026-11-15T10:00:00Z",
             "labels": labels,
             "annotations": annotations,
             "managedFields": [{
