@@ -7,7 +7,7 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::ValueEnum;
 use testbed::{Leash, eventually};
 use tokio::{
@@ -107,7 +107,11 @@ impl Scene {
             Contestant::Claimkeeper | Contestant::Silent => {
                 (operator, self.operator_arguments(contestant, address, admin)?)
             }
-            Contestant::Go => (webhook, vec![self.kubeconfig.display().to_string(), port, certificates]),
+            Contestant::Go => {
+                // It watches claims, for which the chart grants no right.
+                let kubeconfig = self.control_plane.admin_kubeconfig().display().to_string();
+                (webhook, vec![kubeconfig, port, certificates])
+            }
             Contestant::Floor => {
                 let at = [format!("--address={address}"), format!("--certificates={certificates}")];
                 (xtask, [vec!["bench".to_owned(), "admission-floor".to_owned()], at.to_vec()].concat())
@@ -117,7 +121,7 @@ impl Scene {
         let mut leash = Leash::start(self.control_plane.directory(), "contestant", program, &arguments).await?;
         let ready = eventually("the server to be ready", async || {
             if leash.has_ended()? {
-                return Ok(Err(anyhow::anyhow!("{} ended by itself: {}", contestant.label(), leash.output())));
+                return Ok(Err(anyhow!("{} ended by itself: {}", contestant.label(), leash.output())));
             }
             match contestant {
                 Contestant::Claimkeeper | Contestant::Silent => is_ready(admin).await?,

@@ -26,7 +26,7 @@ use super::sample::Samples;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// How many claims are in the cache, in growing order
+    /// How many claims there are, in growing order
     #[arg(long, value_delimiter = ',', default_values_t = [1_000, 10_000])]
     claims: Vec<usize>,
     /// How often each contestant is measured
@@ -86,9 +86,9 @@ struct Measured {
 
 #[derive(Default)]
 struct Results {
-    /// By number of claims in the cache: one row of the table each.
+    /// By number of claims in the cluster: one row of the table each.
     measured: BTreeMap<(usize, Load, Contestant), Measured>,
-    /// What each asked the API server while it was asked itself, and how often.
+    /// What the operator asked the API server while it was asked itself, and how often.
     calls: BTreeMap<(Contestant, String), usize>,
 }
 

@@ -8,10 +8,14 @@ use std::{
 use anyhow::{Context, Result};
 use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::{
+    admissionregistration::v1::ValidatingWebhookConfiguration,
     core::v1::{Namespace, PersistentVolumeClaim},
     storage::v1::StorageClass,
 };
-use kube::{Api, api::PostParams};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams, PostParams},
+};
 use serde_json::{Value, json};
 use testbed::{AuditLog, ControlPlane, Options};
 
@@ -27,7 +31,7 @@ const OPERATOR: &str = "system:serviceaccount:claimkeeper:claimkeeper";
 pub(crate) struct Scene {
     pub(crate) control_plane: ControlPlane,
     pub(super) programs: Programs,
-    /// Of the operator; the webhook in Go uses it too.
+    /// Of the operator.
     pub(super) kubeconfig: PathBuf,
     /// The directory with tls.crt and tls.key.
     pub(super) certificates: PathBuf,
@@ -44,6 +48,9 @@ impl Scene {
         let values = json!({"features": ["enforcement"]});
         let kubeconfig = control_plane.install_chart("claimkeeper", "claimkeeper", &values).await?;
         let client = control_plane.admin().await?;
+        // The servers are asked directly; the API server would look for the chart's Service.
+        let configurations: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
+        configurations.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
         let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": NAMESPACE}}))?;
         Api::all(client.clone()).create(&PostParams::default(), &namespace).await?;
         for (name, provisioner) in [(LOCAL, DRIVER), (FOREIGN, "disks.example.dev")] {
@@ -72,7 +79,7 @@ impl Scene {
         Ok(())
     }
 
-    /// What the API server is asked by the contestants from now on.
+    /// What the API server is asked by the operator from now on.
     pub(crate) fn audit(&self) -> Result<AuditLog> {
         Ok(self.control_plane.audit_log().from_now()?.user(OPERATOR))
     }
