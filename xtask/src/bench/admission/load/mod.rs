@@ -21,7 +21,7 @@ use tokio_rustls::rustls::{
 
 use self::closed::Way;
 use super::reviews::{self, Review};
-use crate::bench::sample::processor_time_of_threads;
+use crate::bench::sample::{processor_time_of, processor_time_of_threads};
 
 pub(crate) use self::open::CONNECTIONS as OPEN_CONNECTIONS;
 
@@ -137,7 +137,8 @@ impl Target {
 
     /// The processor time that the server and we have used by now.
     fn used(&self) -> Result<Used> {
-        let (server, own) = (processor_time_of_threads(self.pid)?, processor_time_of_threads(std::process::id())?);
+        // Our own threads may have ended; they are not to be told so exactly.
+        let (server, own) = (processor_time_of_threads(self.pid)?, processor_time_of(std::process::id())?);
         Ok(Used { at: Instant::now(), elapsed: Duration::ZERO, server, own })
     }
 }
