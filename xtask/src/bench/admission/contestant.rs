@@ -5,6 +5,7 @@ use std::{
     net::{Ipv4Addr, SocketAddr, TcpListener},
     path::{Path, PathBuf},
     process::Command,
+    time::Duration,
 };
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -13,16 +14,22 @@ use testbed::{Leash, eventually};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
+    time::Instant,
 };
 
 use super::{load::Outcome, scene::Scene};
 use crate::{
-    bench::sample::{mebibytes, memory_of},
+    bench::sample::{mebibytes, memory_of, processor_time_of_threads},
     build::{self, Profile},
 };
 
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/bench/admission/webhook");
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/bench/webhook");
+
+/// A server that has used next to nothing for this long has read what there is.
+const CALM_FOR: Duration = Duration::from_millis(500);
+
+const END_DEADLINE: Duration = Duration::from_secs(30);
 
 /// A server that answers, or what stands for the best that any could do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -98,8 +105,9 @@ pub(crate) struct Running {
 }
 
 impl Scene {
-    /// Starts a contestant and waits until it knows the cluster.
+    /// Starts a contestant and waits until it knows the cluster and has nothing else to do.
     pub(crate) async fn start(&self, contestant: Contestant) -> Result<Running> {
+        let log = self.audit()?;
         let (address, admin) = (free_address()?, free_address()?);
         let Programs { operator, xtask, webhook } = &self.programs;
         let (certificates, port) = (self.certificates.display().to_string(), address.port().to_string());
@@ -108,7 +116,7 @@ impl Scene {
                 (operator, self.operator_arguments(contestant, address, admin)?)
             }
             Contestant::Go => {
-                // It watches claims, for which the chart grants no right.
+                // It watches claims, for which the chart grants no right to the operator.
                 let kubeconfig = self.control_plane.admin_kubeconfig().display().to_string();
                 (webhook, vec![kubeconfig, port, certificates])
             }
@@ -131,10 +139,21 @@ impl Scene {
             Ok(Ok(()))
         });
         ready.await??;
-        Ok(Running { leash, contestant, address })
+        if contestant.is_ours() {
+            eventually("the operator to lead and to look at the claims", async || {
+                let looked = log.clone().verb("list").resource("persistentvolumeclaims").requests()?;
+                ensure!(!looked.is_empty(), "it has not");
+                Ok(())
+            })
+            .await?;
+        }
+        let running = Running { leash, contestant, address };
+        running.calm().await?;
+        Ok(running)
     }
 
-    /// The operator out of the box but for its ports, its certificates and, if it is to write none, its events.
+    /// The operator out of the box but for its ports, its certificates, an end without delay and, if it is to write none, its
+    /// events.
     fn operator_arguments(
         &self,
         contestant: Contestant,
@@ -148,7 +167,8 @@ impl Scene {
             &config,
             format!(
                 "features: [enforcement]\nadmin: {{listen: '{admin}'}}\nlog: {{format: json}}\n\
-                 webhook: {{listen: '{address}', certificates: {{mode: files, directory: '{certificates}'}}}}\n{events}"
+                 webhook: {{listen: '{address}', drainDelay: 0s, certificates: {{mode: files, directory: '{certificates}'}}}}\n\
+                 {events}"
             ),
         )?;
         let (config, kubeconfig) = (config.display().to_string(), self.kubeconfig.display().to_string());
@@ -159,7 +179,7 @@ impl Scene {
 impl Running {
     /// Lets the load generator ask it and tells what that has measured.
     pub(crate) async fn measure(&mut self, scene: &Scene, load: &str, seconds: u64) -> Result<Outcome> {
-        let pid = self.leash.pid();
+        let pid = self.pid()?;
         let mut generator = tokio::process::Command::new(&scene.programs.xtask);
         generator.args(["bench", "admission-load", load]).kill_on_drop(true);
         generator.arg(format!("--address={}", self.address)).arg(format!("--pid={pid}"));
@@ -177,7 +197,33 @@ impl Running {
 
     /// MiB that it has in memory.
     pub(crate) fn memory(&self) -> Result<f64> {
-        Ok(mebibytes(memory_of(u32::try_from(self.leash.pid())?)?.resident))
+        Ok(mebibytes(memory_of(self.pid()?)?.resident))
+    }
+
+    /// Ends it, and lets it give its Lease back, so that the next one leads at once.
+    pub(crate) async fn end(mut self) -> Result<()> {
+        self.leash.terminate()?;
+        self.leash.ended(END_DEADLINE).await?;
+        Ok(())
+    }
+
+    /// Waits until it has nothing to do.
+    async fn calm(&self) -> Result<()> {
+        let pid = self.pid()?;
+        let mut reading = (Instant::now(), processor_time_of_threads(pid)?);
+        eventually("the server to calm down", async || {
+            let (since, before) = reading;
+            ensure!(since.elapsed() >= CALM_FOR, "not watched for long enough");
+            reading = (Instant::now(), processor_time_of_threads(pid)?);
+            let busy = reading.1.saturating_sub(before).div_duration_f64(since.elapsed());
+            ensure!(busy < 0.05, "{:.0} % of a core", busy * 100.0);
+            Ok(())
+        })
+        .await
+    }
+
+    fn pid(&self) -> Result<u32> {
+        Ok(u32::try_from(self.leash.pid())?)
     }
 }
 

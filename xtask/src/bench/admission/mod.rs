@@ -144,6 +144,6 @@ impl Results {
             let resource = call.object_ref.as_ref().map_or("the server", |object| object.resource.as_str());
             *self.calls.entry((contestant, format!("{} {resource}", call.verb))).or_default() += 1;
         }
-        Ok(())
+        running.end().await
     }
 }
