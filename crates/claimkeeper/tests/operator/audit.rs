@@ -17,7 +17,7 @@ use testbed::eventually;
 use crate::home::{BINARY, Home};
 
 impl Home {
-    fn audit(&self, arguments: &[&str]) -> String {
+    pub(crate) fn audit(&self, arguments: &[&str]) -> String {
         let mut command = Command::new(BINARY);
         command.arg("audit").args(arguments).arg("--kubeconfig").arg(self.cluster.admin_kubeconfig());
         let output = command.args(["--namespace", &self.namespace]).output().unwrap();
@@ -35,7 +35,7 @@ impl Home {
 }
 
 /// Name and reason of everything that is found.
-fn found(json: &str) -> Result<Vec<(String, String)>> {
+pub(crate) fn found(json: &str) -> Result<Vec<(String, String)>> {
     let rows: Vec<Value> = serde_json::from_str(json)?;
     let text = |value: &Value| value.as_str().map(str::to_owned).context("no text");
     rows.iter().map(|row| Ok((text(&row["name"])?, text(&row["reason"])?))).collect()

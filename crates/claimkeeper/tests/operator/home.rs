@@ -74,7 +74,8 @@ impl Home {
         let mut election = json!({"name": "shared", "identity": replica});
         election.as_object_mut().unwrap().extend(config["leaderElection"].as_object().cloned().unwrap_or_default());
         config["leaderElection"] = election;
-        config["namespace"] = json!(self.namespace);
+        // Enforcement spares its own namespace, so who tests it looks after another one.
+        config.as_object_mut().unwrap().entry("namespace").or_insert_with(|| json!(self.namespace));
         config["admin"] = json!({"listen": "127.0.0.1:0"});
         let name = format!("{}-{replica}", self.namespace);
         let file = self.cluster.directory().join(format!("{name}.yaml"));
@@ -182,16 +183,17 @@ impl Prepared {
 
     pub(crate) async fn start(&self) -> Result<Replica> {
         let leash = self.launch().await?;
-        let admin = eventually("the operator to say where its admin server is", async || {
+        let (admin, webhook) = eventually("the operator to say where its servers are", async || {
             let output = leash.output();
             let started = output.lines().find_map(|line| {
                 let line: Value = serde_json::from_str(line).ok()?;
-                line["admin"].as_str()?.parse().ok()
+                let address = |key: &str| line[key].as_str()?.parse().ok();
+                Some((address("admin")?, address("webhook")))
             });
             started.with_context(|| format!("it printed {output:?}"))
         })
         .await?;
-        Ok(Replica { leash, admin, user: self.user.clone() })
+        Ok(Replica { leash, admin, webhook, user: self.user.clone() })
     }
 }
 
@@ -199,6 +201,8 @@ impl Prepared {
 pub(crate) struct Replica {
     pub(crate) leash: Leash,
     pub(crate) admin: SocketAddr,
+    /// Where API servers are answered, if a feature has answers.
+    pub(crate) webhook: Option<SocketAddr>,
     pub(crate) user: String,
 }
 
@@ -227,7 +231,7 @@ impl Replica {
     }
 }
 
-async fn ask(address: SocketAddr, path: &str) -> Result<(u16, String)> {
+pub(crate) async fn ask(address: SocketAddr, path: &str) -> Result<(u16, String)> {
     let mut stream = TcpStream::connect(address).await?;
     stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: admin\r\nConnection: close\r\n\r\n").as_bytes()).await?;
     let mut answer = String::new();

@@ -196,7 +196,7 @@ async fn up(leash: Leash, user: String) -> Result<Replica> {
         address.with_context(|| format!("it printed {output:?}"))
     })
     .await?;
-    Ok(Replica { leash, admin, user })
+    Ok(Replica { leash, admin, webhook: None, user })
 }
 
 /// The requests of a user that were answered with 403.
