@@ -3,6 +3,7 @@
 //! Where the machine allows it there is a real node, the operator runs on it as a pod, and pods write real files. Elsewhere
 //! nodes are objects, the operator is a process of this machine, and the demo says so.
 
+mod enforcement;
 mod provisioner;
 mod releaser;
 
@@ -14,6 +15,7 @@ use kube::{Api, api::PostParams};
 use serde_json::json;
 use testbed::{BUSYBOX, Cluster, ControlPlane, Image, Leash, Options, within};
 
+use self::enforcement::Webhook;
 use crate::build::{self, Profile};
 
 #[derive(clap::Args)]
@@ -23,7 +25,7 @@ pub(crate) struct Arguments {
     keep: bool,
 }
 
-const FEATURES: [&str; 3] = ["ephemeral", "provisioner", "releaser"];
+const FEATURES: [&str; 4] = ["ephemeral", "provisioner", "releaser", "enforcement"];
 const HOME: &str = "claimkeeper";
 const SHOP: &str = "shop";
 const OPERATOR_IMAGE: &str = "docker.io/claimkeeper/claimkeeper:demo";
@@ -74,9 +76,9 @@ async fn show(keep: bool) -> Result<()> {
     done(&stage.kubernetes_version().await?);
 
     step("Installing the chart: a ServiceAccount that may do what the features need, and nothing else");
-    let values = json!({"features": FEATURES});
-    let kubeconfig = stage.cluster.install_chart(HOME, HOME, &values).await?;
-    let claimkeeper = stage.start(&operator, &kubeconfig).await?;
+    let webhook = Webhook::new(stage.has_real_node)?;
+    let kubeconfig = stage.cluster.install_chart(HOME, HOME, &webhook.values()).await?;
+    let claimkeeper = stage.start(&operator, &kubeconfig, &webhook).await?;
 
     // Whoever was refused is looked at again after some seconds; something else is worth watching meanwhile.
     stage.a_ci_pod_is_refused().await?;
@@ -84,14 +86,18 @@ async fn show(keep: bool) -> Result<()> {
     stage.the_ci_pod_has_its_claim().await?;
     let volume = stage.the_volume_of_the_ci_pod_is_kept(&operator).await?;
     stage.the_next_ci_pod_has_that_volume(&volume).await?;
+    stage.a_bare_claim_is_refused().await?;
+    stage.who_accepts_the_risk_gets_the_claim().await?;
+    stage.a_pod_gets_its_own().await?;
+    stage.the_rule_holds_without_the_operator(claimkeeper, webhook.values()).await?;
 
     if keep {
+        let claimkeeper = stage.start(&operator, &kubeconfig, &webhook).await?;
         stage.say_how_to_reach_it(&claimkeeper);
         return std::future::pending().await;
     }
     println!();
     step("Cleaning up");
-    drop(claimkeeper);
     drop(control_plane);
     done("nothing is left behind");
     Ok(())
@@ -114,7 +120,7 @@ impl Stage {
         Ok(format!("Kubernetes {} at {}", version.git_version, self.cluster.url()))
     }
 
-    async fn start(&self, operator: &Path, kubeconfig: &Path) -> Result<Operator> {
+    async fn start(&self, operator: &Path, kubeconfig: &Path, webhook: &Webhook) -> Result<Operator> {
         if self.has_real_node {
             step("Making an image of claimkeeper and starting it as a pod of that ServiceAccount");
             self.start_pod(operator).await?;
@@ -122,7 +128,7 @@ impl Stage {
             return Ok(Operator::Pod);
         }
         step("Starting claimkeeper as that ServiceAccount");
-        let leash = self.start_process(operator, kubeconfig).await?;
+        let leash = self.start_process(operator, kubeconfig, webhook).await?;
         done(&format!("process {}, log in {}", leash.pid(), leash.log().display()));
         Ok(Operator::Process(leash))
     }
@@ -135,10 +141,15 @@ impl Stage {
         self.until("claimkeeper to be Ready", &["get", "pod", HOME, "--namespace", HOME, "-o", ready], "True").await
     }
 
-    async fn start_process(&self, operator: &Path, kubeconfig: &Path) -> Result<Leash> {
+    async fn start_process(&self, operator: &Path, kubeconfig: &Path, webhook: &Webhook) -> Result<Leash> {
         let directory = self.cluster.directory();
         let config = directory.join("claimkeeper.yaml");
-        let content = json!({"features": FEATURES, "admin": {"listen": "127.0.0.1:0"}, "log": {"format": "text"}});
+        let content = json!({
+            "features": FEATURES,
+            "admin": {"listen": "127.0.0.1:0"},
+            "log": {"format": "text"},
+            "webhook": webhook.config(),
+        });
         fs::write(&config, content.to_string())?;
         let (config, kubeconfig) = (path(&config)?, path(kubeconfig)?);
         Leash::start(directory, "claimkeeper", operator, &["run", "--config", config, "--kubeconfig", kubeconfig]).await
@@ -305,7 +316,11 @@ fn pod(name: &str) -> serde_json::Value {
 
 fn operator_pod() -> serde_json::Value {
     json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": HOME, "namespace": HOME},
+        "apiVersion": "v1", "kind": "Pod", "metadata": {
+            "name": HOME, "namespace": HOME,
+            // By these the chart's Service finds it.
+            "labels": {"app.kubernetes.io/name": HOME, "app.kubernetes.io/instance": HOME},
+        },
         "spec": {
             "serviceAccountName": HOME,
             "containers": [{
