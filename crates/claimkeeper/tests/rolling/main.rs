@@ -39,7 +39,7 @@ const LONGEST_END: Duration = Duration::from_mins(1);
 /// Makes claims that break the rule until it is told to stop; returns how many, and what became of those that were not refused.
 async fn load(rehearsal: Rehearsal, stop: CancellationToken) -> (usize, Vec<String>) {
     let mut ticks = interval(EVERY);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut asking, mut answers, mut count) = (JoinSet::new(), Vec::new(), 0);
     while !stop.is_cancelled() {
         ticks.tick().await;
