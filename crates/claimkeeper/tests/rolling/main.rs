@@ -60,10 +60,10 @@ async fn load(rehearsal: Rehearsal, stop: CancellationToken) -> (usize, Vec<Stri
     (count, others.collect())
 }
 
-/// How many claims this replica has refused.
-async fn refused(replica: &Replica) -> Result<u64> {
+/// How many claims this replica has refused. There is no such number at one that nobody has connected to.
+async fn refused(replica: &Replica) -> u64 {
     let labels = r#"webhook="validate-pvc",decision="deny",reason="NotEphemeral""#;
-    replica.metric(&format!("claimkeeper_admission_requests_total{{{labels}}}")).await
+    replica.metric(&format!("claimkeeper_admission_requests_total{{{labels}}}")).await.unwrap_or(0)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -95,7 +95,7 @@ async fn every_claim_is_judged_while_both_replicas_are_replaced() -> Result<()> 
     println!("{count} claims were refused");
     assert!(others.is_empty(), "{} of {count} claims were not refused, such as: {}", others.len(), others[0]);
     assert!(count > 200, "only {count} claims");
-    let by_new = refused(&new[0]).await? + refused(&new[1]).await?;
+    let by_new = refused(&new[0]).await + refused(&new[1]).await;
     assert!(by_new > 0, "the new replicas were never asked");
     scene.close().await
 }
