@@ -99,11 +99,11 @@ impl Reader {
         };
         let mode = mode(class.as_deref());
         let claim = self.claim(&reference.key).await?;
-        let candidate = match mode {
-            Mode::Namespace => self.candidate(volume, reference.key.namespace(), taken).await?,
+        let waiting = match mode {
+            Mode::Namespace => Some(self.waiting(reference.key.namespace()).await?),
             Mode::Soft | Mode::Pool | Mode::Never => None,
         };
-        // Last: if it still is the namespace that it was, then it also was when the candidate was read.
+        // Last: if it still is the namespace that it was, then it also was when the claims were read.
         let fenced = matches!(mode, Mode::Soft | Mode::Namespace);
         let namespace = if fenced { Some(self.namespace(reference.key.namespace()).await?) } else { None };
         let claim = match claim {
@@ -112,6 +112,11 @@ impl Reader {
             Some(claim) if claim.is_served() => ClaimSeen::Served,
             Some(_) => ClaimSeen::Waiting,
         };
+        // Other volumes choose from the same list, so nothing is waited for between the choice and its being noted.
+        let candidate = waiting.and_then(|waiting| {
+            let mut fitting = waiting.iter().filter(|claim| claim.fits(volume)).map(WaitingClaim::candidate);
+            fitting.find(|candidate| !taken(candidate))
+        });
         Ok((class, Live { claim, namespace, attached, candidate }))
     }
 
@@ -134,20 +139,13 @@ impl Reader {
         Ok(claims.get_opt(key.name()).await?.and_then(WaitingClaim::from_wire))
     }
 
-    /// The claim that the volume fits and that waits longest.
-    pub(crate) async fn candidate(
-        &self,
-        volume: &Volume,
-        namespace: &str,
-        taken: impl Fn(&Candidate) -> bool,
-    ) -> kube::Result<Option<Candidate>> {
+    /// The claims of a namespace that wait for a volume, read by one for all who ask.
+    async fn waiting(&self, namespace: &str) -> kube::Result<Arc<Vec<WaitingClaim>>> {
         let shared = Arc::clone(self.waiting.lock().entry(namespace.into()).or_default());
         let waiting = shared.get(async || self.waiting_claims(namespace).await).await;
         drop(shared);
         self.waiting.lock().retain(|_, shared| Arc::strong_count(shared) > 1);
-        let waiting = waiting?;
-        let fitting = waiting.iter().filter(|claim| claim.fits(volume)).map(WaitingClaim::candidate);
-        Ok(fitting.into_iter().find(|candidate| !taken(candidate)))
+        waiting
     }
 
     /// The claims of a namespace that wait for a volume, the one that waits longest first.

@@ -40,17 +40,22 @@ impl Releaser {
             self.pending.begin(volume, &To::Pool);
             return self.scrub(volume, Some(template)).await;
         }
-        if let Err(error) = self.take_back(volume).await {
-            return self.failed(volume, "ErrReleasePV", "releasing", &error);
-        }
         if let Action::Release(to) = &decision.action {
             self.pending.begin(volume, to);
-            if let Err(error) = self.write(volume, write::release(volume, to)).await {
-                self.pending.fail(volume);
-                return self.failed(volume, "ErrReleasePV", "releasing", &error);
-            }
+        }
+        if let Err(error) = self.carry_out(volume, &decision.action).await {
+            self.pending.fail(volume);
+            return self.failed(volume, "ErrReleasePV", "releasing", &error);
         }
         self.conclude(volume, &decision)
+    }
+
+    async fn carry_out(&self, volume: &Volume, action: &Action) -> kube::Result<()> {
+        self.take_back(volume).await?;
+        match action {
+            Action::Release(to) => self.write(volume, write::release(volume, to)).await,
+            _ => Ok(()),
+        }
     }
 
     fn observe(&self, volume: &Arc<Volume>) -> Observation {

@@ -62,25 +62,26 @@ async fn a_volume_of_the_namespace_waits_for_a_claim_that_it_fits() -> Result<()
 
 #[tokio::test]
 async fn two_volumes_are_not_given_to_one_claim() -> Result<()> {
-    let room = Room::open("pair").await?;
+    let room = Room::prepare("pairs").await?;
     let class = room.create_class("cache", json!({RELEASE: "namespace"})).await?;
-    let one = room.create_released("one", &class, json!({}), json!({})).await?;
-    let two = room.create_released("two", &class, json!({}), json!({})).await?;
-    room.until_phase(&one, "Released").await?;
-    room.until_phase(&two, "Released").await?;
-    room.create_claim("first", &class, json!({})).await?;
-    room.create_claim("second", &class, json!({})).await?;
-    eventually("both claims to have volumes", async || {
-        for claim in ["first", "second"] {
-            let phase = room.claims.get(claim).await?.status.and_then(|status| status.phase);
-            ensure!(phase.as_deref() == Some("Bound"), "{claim} is {phase:?}");
-        }
-        Ok(())
-    })
-    .await?;
-    room.until_phase(&one, "Bound").await?;
-    room.until_phase(&two, "Bound").await?;
-    assert_eq!(room.decided("release", "Released"), 2);
+    let mut volumes = Vec::new();
+    for number in 0..6 {
+        volumes.push(room.create_released(&format!("v{number}"), &class, json!({}), json!({})).await?);
+    }
+    for volume in &volumes {
+        room.until_phase(volume, "Released").await?;
+    }
+    for number in 0..6 {
+        room.create_claim(&format!("c{number}"), &class, json!({})).await?;
+    }
+    // All at once: each finds all claims waiting.
+    let settings = room.defaults();
+    let room = room.start(settings).await?;
+    for volume in &volumes {
+        room.until_phase(volume, "Bound").await?;
+    }
+    room.until_decided("release", "Released", 6).await?;
+    assert_eq!((room.decided("release", "Released"), room.decided("restore", "ClaimServedElsewhere")), (6, 0));
     Ok(())
 }
 
