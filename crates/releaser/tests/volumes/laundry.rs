@@ -98,11 +98,10 @@ impl Laundry {
         .await
     }
 
-    /// Lets the pod of a volume's Job end like this.
-    pub(crate) async fn end_job(&self, volume: &str, phase: &str) -> Result<()> {
+    /// The Job of a volume and its pod, once that runs.
+    pub(crate) async fn until_job_runs(&self, volume: &str) -> Result<(Job, Pod)> {
         let job = self.until_job(volume).await?;
         let selector = format!("batch.kubernetes.io/controller-uid={}", job.uid().unwrap_or_default());
-        // Its node writes the phase too, until it runs.
         let pod = within(Duration::from_mins(1), "the pod of the Job to run", async || {
             let pod = self.pods.list(&ListParams::default().labels(&selector)).await?.items.pop();
             let pod = pod.context("there is none")?;
@@ -110,7 +109,14 @@ impl Laundry {
             ensure!(found == Some("Running"), "it is {found:?}");
             Ok(pod)
         });
-        self.room.cluster.set_pod_phase(&self.room.namespace, &pod.await?.name_any(), phase).await
+        Ok((job, pod.await?))
+    }
+
+    /// Lets the pod of a volume's Job end like this.
+    pub(crate) async fn end_job(&self, volume: &str, phase: &str) -> Result<()> {
+        // Its node writes the phase too, until it runs.
+        let (_, pod) = self.until_job_runs(volume).await?;
+        self.room.cluster.set_pod_phase(&self.room.namespace, &pod.name_any(), phase).await
     }
 
     /// Ends the pods of all Jobs well until the volume is free: whatever was deleted is done again.
