@@ -34,7 +34,7 @@ const LAG: Duration = Duration::from_secs(1);
 const DRAIN_DELAY: &str = "6s";
 
 /// The delay, then what the admission server takes at most to close connections and to answer what is under way.
-const LONGEST_END: Duration = Duration::from_mins(1);
+const LONGEST_END: Duration = Duration::from_mins(2);
 
 /// Makes claims that break the rule until it is told to stop; returns how many, and what became of those that were not refused.
 async fn load(rehearsal: Rehearsal, stop: CancellationToken) -> (usize, Vec<String>) {

@@ -20,8 +20,9 @@ pub(super) const MOST_STREAMS: u32 = 250;
 /// A handshake takes milliseconds. The API server gives it 10 s.
 pub(super) const HANDSHAKE: Duration = Duration::from_secs(5);
 
-/// From the handshake to the end of the first request's header: who connects has something to ask.
-pub(super) const FIRST_REQUEST: Duration = Duration::from_secs(10);
+/// From the handshake to the end of the first request's header: who connects has something to ask. Longer than the last call: who
+/// connects at its beginning is still served after its end.
+pub(super) const FIRST_REQUEST: Duration = Duration::from_secs(30);
 
 /// More than the 90 s after which the API server itself closes what it does not use. The one who closes must be the one
 /// who asks: a request that crosses our closing on the way is lost, and the API server does not repeat it.
@@ -29,7 +30,9 @@ pub(super) const IDLE: Duration = Duration::from_mins(2);
 
 /// How long connections of HTTP/1.1 have for one last request, whose answer tells the client that it ends them. Only who
 /// does not need theirs finds it closed afterwards; closed at once, one in use would take a request with it that is on its way.
-pub(super) const LAST_CALL: Duration = Duration::from_secs(2);
+/// HTTP/1.1 has no other farewell, so the longer one was idle the better: clients take the one that they used last. It must fit
+/// into the 30 s that a pod has to end, together with the delay before and the answers after.
+pub(super) const LAST_CALL: Duration = Duration::from_secs(10);
 
 /// Once told to, a connection ends as soon as what is under way on it has been answered; this bounds how long it takes to
 /// get the last bytes across.
