@@ -83,16 +83,23 @@ impl Caches {
         };
         let claim = &write.claim;
         let class = self.class(claim.class.as_deref());
-        let owner = claim.pod().map(|pod| ObjectKey::new(claim.key.namespace(), &pod.name));
         Observation {
             named_volume: self.named_volume(&claim.volume_name),
             volumes: self.volumes_for(claim, &class),
             class,
-            owner: owner.map_or(Look::NotNamed, |key| cached(self.pods.get(&key))),
+            owner: self.owner(claim),
             namespace: cached(self.namespaces.get(&ObjectKey::new("", claim.key.namespace()))),
             settings,
             asked,
         }
+    }
+
+    /// The pod of the owner's name and uid. A namesake is either the pod that was there before, and the cache is behind, or not
+    /// the owner: a live read tells which.
+    fn owner(&self, claim: &AskedClaim) -> Look<Pod> {
+        let Some(owner) = claim.pod() else { return Look::NotNamed };
+        let pod = self.pods.get(&ObjectKey::new(claim.key.namespace(), &owner.name));
+        cached(pod.filter(|pod| *pod.uid == *owner.uid))
     }
 
     /// The class as Kubernetes will find it.

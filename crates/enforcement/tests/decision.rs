@@ -126,6 +126,22 @@ fn every_row_is_decided_as_the_table_says() {
 }
 
 #[test]
+fn a_pod_that_was_made_anew_is_read_live_if_the_cache_has_its_namesake() {
+    let table = Table::load();
+    // Somebody whose word is not taken for it.
+    let looked_at = |row: &&Row| row.user == "alice" && row.expected().1 == "OwnedByPod" && !row.pods.is_empty();
+    let row = table.rows.iter().find(looked_at).unwrap();
+    let request = review(row);
+    let request: Request<'_> = serde_json::from_str(&request).unwrap();
+    let caches = caches(&table, row);
+    for name in &row.pods {
+        caches.pods.apply(slim(table.pod(name, NAMESPACE), &json!({"metadata": {"uid": "of-the-one-before"}})));
+    }
+    let seen = caches.observe(&Arc::new(row.settings(NAMESPACE)), asked(&request));
+    assert_eq!(ADMIT_CLAIM.decide(&seen).action, Verdict::Read(Wanted::Owner), "{}", row.name);
+}
+
+#[test]
 fn the_table_is_big_enough_and_names_every_row_once() {
     let mut names: Vec<String> = Table::load().rows.into_iter().map(|row| row.name).collect();
     assert!(names.len() >= 80, "{}", names.len());
