@@ -51,7 +51,10 @@ impl Releaser {
         let mut usable = None;
         loop {
             let decision = self.count(SCRUB_VOLUME.decide(&seen), Action::name);
-            let Some(scrub) = &self.scrub else { return self.tell_scrub(volume, &decision) };
+            let Some(scrub) = &self.scrub else {
+                self.pending.fail(volume);
+                return self.tell_scrub(volume, &decision);
+            };
             let done = match &decision.action {
                 Action::Look => self.look_for_scrub(scrub, &mut seen).await.map(|template| usable = template),
                 Action::MakeClaim => self.make_claim(scrub, &mut seen).await,
