@@ -11,15 +11,17 @@ use crate::{
     why::{self, WhyArguments},
 };
 
-const DROP_INS: &str = "\
-Drop-in names, as the file's name or as the first argument, with the flags of the program that is replaced:
-  dynamic-pvc-provisioner";
-
 #[derive(Parser)]
-#[command(name = "claimkeeper", version, about = "Looks after a volume claim for its whole life", after_help = DROP_INS)]
+#[command(name = "claimkeeper", version, about = "Looks after a volume claim for its whole life", after_help = drop_ins())]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
+}
+
+fn drop_ins() -> String {
+    let head =
+        "Drop-in names, as the file's name or as the first argument, with the flags of the program that is replaced:";
+    dropin::names().fold(head.to_owned(), |text, name| text + "\n  " + name)
 }
 
 #[derive(Subcommand)]
@@ -147,4 +149,19 @@ fn check_config(file: &std::path::Path) -> anyhow::Result<()> {
         features => println!("{} is valid; features: {}", file.display(), features.join(", ")),
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_help_names_every_drop_in() {
+        let help = Arguments::command().render_help().to_string();
+        for name in dropin::names() {
+            assert!(help.lines().any(|line| line.trim() == name), "{name} is missing in\n{help}");
+        }
+    }
 }

@@ -37,6 +37,11 @@ impl Program {
     }
 }
 
+/// The names that a process can be started under.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    Program::ALL.into_iter().map(Program::name)
+}
+
 /// One run in the place of another program.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Invocation {
