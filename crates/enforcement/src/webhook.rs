@@ -108,11 +108,11 @@ impl Webhook for Enforcement {
 
 fn log(request: &Request<'_>, decision: &Decision<Verdict>) {
     let (claim, user) = (format_args!("{}/{}", request.namespace, request.name), &request.user_info.username);
-    let Decision { action, reason, .. } = decision;
+    let Decision { action, reason, message } = decision;
     if *action == Verdict::Allow {
-        tracing::debug!(feature = "enforcement", %claim, %user, decision = action.name(), reason, "decided");
+        tracing::debug!(feature = "enforcement", %claim, %user, decision = action.name(), reason, "{message}");
     } else {
-        tracing::info!(feature = "enforcement", %claim, %user, decision = action.name(), reason, "decided");
+        tracing::info!(feature = "enforcement", %claim, %user, decision = action.name(), reason, "{message}");
     }
 }
 

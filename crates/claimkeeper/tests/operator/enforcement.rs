@@ -58,7 +58,7 @@ async fn those_who_make_claims_and_those_who_look_after_them_are_told_the_same()
         async |allowed: bool| replica.metric(&format!(r#"pvc_total{{operation="create",allowed="{allowed}"}}"#)).await;
     let before = (created(true).await?, created(false).await?);
 
-    a_bare_claim_is_refused_with_what_to_do(&scene).await?;
+    a_bare_claim_is_refused_with_what_to_do(&scene, &replica).await?;
     the_claim_of_somebody_who_accepts_the_risk_is_made(&scene).await?;
     the_claim_of_an_ephemeral_volume_is_made(&scene).await?;
 
@@ -77,7 +77,7 @@ async fn those_who_make_claims_and_those_who_look_after_them_are_told_the_same()
     scene.close().await
 }
 
-async fn a_bare_claim_is_refused_with_what_to_do(scene: &Scene) -> Result<()> {
+async fn a_bare_claim_is_refused_with_what_to_do(scene: &Scene, replica: &Replica) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let manifest = file(&directory, "my-pvc.yaml", &scene.claim("bare", &json!({})).to_string());
     let manifest = manifest.to_str().unwrap();
@@ -94,8 +94,17 @@ async fn a_bare_claim_is_refused_with_what_to_do(scene: &Scene) -> Result<()> {
     assert_eq!(code, 0, "{why}");
     let why: Value = serde_json::from_str(&why)?;
     assert_eq!((&why[0]["decision"], &why[0]["reason"]), (&json!("deny"), &json!("NotEphemeral")));
-    assert!(said.contains(why[0]["message"].as_str().context("no message")?), "{said}\n{why}");
-    Ok(())
+    let message = why[0]["message"].as_str().context("no message")?;
+    assert!(said.contains(message), "{said}\n{why}");
+
+    // So is who reads the log.
+    eventually("the log to have the sentence", async || {
+        let log = replica.leash.output().replace(&scene.shop.namespace, "NS");
+        let mut lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        ensure!(lines.any(|line| line["claim"] == "NS/bare" && line["message"] == message), "{log}");
+        Ok(())
+    })
+    .await
 }
 
 async fn the_claim_of_somebody_who_accepts_the_risk_is_made(scene: &Scene) -> Result<()> {
