@@ -3,7 +3,7 @@
 use crate::{
     claim::AskedClaim,
     observation::Write,
-    settings::{ACCEPT, Settings},
+    settings::{ACCEPT, PodOwner, Settings},
 };
 
 /// Who collects what has lost its owners, with an account of its own and without.
@@ -29,7 +29,7 @@ pub(crate) struct Changes {
     class: bool,
     volume: bool,
     acceptance: bool,
-    /// It was a pod's and is not the same pod's alone any more.
+    /// It loses a pod by which it may have been a pod's.
     owner: bool,
     /// Owners are only taken away.
     orphans: bool,
@@ -50,12 +50,23 @@ pub(crate) fn judged(settings: &Settings, write: &Write, old: &AskedClaim) -> Ch
     let new = &write.claim;
     let accepts = |annotation: &str| old.accepts(annotation) && !new.accepts(annotation);
     let annotations = settings.drivers.iter().map(|driver| driver.accept_annotation.as_str());
-    let pod = old.pod().map(|pod| &pod.uid);
     Changes {
         class: old.class != new.class,
         volume: old.volume_name != new.volume_name && !BINDERS.contains(&write.user.as_str()),
         acceptance: annotations.chain([ACCEPT]).any(accepts),
-        owner: pod.is_some() && pod != new.pod().map(|pod| &pod.uid),
+        owner: loses_pod(settings.pod_owner, old, new),
         orphans: new.owners.iter().all(|owner| old.owners.contains(owner)),
+    }
+}
+
+fn loses_pod(pod_owner: PodOwner, old: &AskedClaim, new: &AskedClaim) -> bool {
+    match pod_owner {
+        // It was a pod's and is not the same pod's alone any more.
+        PodOwner::Verified => {
+            let pod = old.pod().map(|pod| &pod.uid);
+            pod.is_some() && pod != new.pod().map(|pod| &pod.uid)
+        }
+        // One pod among the owners was enough, whether or not it controls the claim.
+        PodOwner::Seed => old.pods().any(|before| new.pods().all(|pod| pod.uid != before.uid)),
     }
 }

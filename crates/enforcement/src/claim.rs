@@ -61,6 +61,11 @@ impl AskedClaim {
         }
     }
 
+    /// The pods among its owners, whatever they are to it.
+    pub(crate) fn pods(&self) -> impl Iterator<Item = &OwnerReference> {
+        self.owners.iter().filter(|owner| is_pod(owner))
+    }
+
     /// Whether its author accepts the risk; the word is exactly this one.
     #[must_use]
     pub fn accepts(&self, annotation: &str) -> bool {
@@ -69,7 +74,7 @@ impl AskedClaim {
 }
 
 /// Whether this is a pod of Kubernetes: what calls itself a Pod of another group is not, and nobody collects its claims.
-pub(crate) fn is_pod(owner: &OwnerReference) -> bool {
+fn is_pod(owner: &OwnerReference) -> bool {
     owner.api_version == "v1" && owner.kind == "Pod"
 }
 

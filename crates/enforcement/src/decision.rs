@@ -36,7 +36,7 @@ use cluster::{
 
 use crate::{
     change,
-    claim::{AskedClaim, is_pod},
+    claim::AskedClaim,
     governed::{Exempt, Standing, standing},
     message,
     observation::{Asked, Look, Observation},
@@ -244,7 +244,7 @@ fn owned_by_pod(seen: &Observation) -> Answer {
     let write = seen.write()?;
     let pods_own = || Some(allow("OwnedByPod", "volume is ephemeral"));
     if seen.settings.pod_owner == PodOwner::Seed {
-        return write.claim.owners.iter().any(is_pod).then(pods_own)?;
+        return write.claim.pods().next().and_then(|_| pods_own());
     }
     let owner = write.claim.pod()?;
     // Who changes a claim did not make it: then the trusted accounts are as good as anybody.
