@@ -17,7 +17,6 @@ use std::{
 
 use cluster::{
     Class, Finding, Namespace, ObjectKey, Store, Volume,
-    class::CLASS_ANNOTATION,
     decision::Decision,
     fit::WireSpec,
     live,
@@ -172,19 +171,9 @@ struct Wire {
 
 impl Wire {
     fn asked(self) -> Option<AskedClaim> {
-        let Self { metadata, mut spec } = self;
-        let annotations = metadata.annotations.unwrap_or_default();
-        Some(AskedClaim {
-            key: ObjectKey::new(&metadata.namespace?, &metadata.name?),
-            generate_name: metadata.generate_name.unwrap_or_default(),
-            uid: metadata.uid?.into(),
-            being_deleted: metadata.deletion_timestamp.is_some(),
-            class: annotations.get(CLASS_ANNOTATION).cloned().or_else(|| spec.storage_class_name.take()),
-            volume_name: spec.volume_name.take().unwrap_or_default(),
-            owners: metadata.owner_references.unwrap_or_default(),
-            annotations,
-            wants: spec.into(),
-        })
+        let Self { mut metadata, spec } = self;
+        let namespace = metadata.namespace.take()?;
+        Some(AskedClaim::new(&namespace, metadata.into(), spec))
     }
 }
 

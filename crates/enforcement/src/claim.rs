@@ -7,7 +7,7 @@ use cluster::{
     class::CLASS_ANNOTATION,
     fit::{Wants, WireSpec},
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use serde::{Deserialize, de::IgnoredAny};
 
 /// A claim as somebody wants it to be, or as it was before.
@@ -36,9 +36,14 @@ pub struct AskedClaim {
 impl AskedClaim {
     /// Reads it. A request's namespace counts: the object's own may be absent.
     pub fn read(json: &str, namespace: &str) -> serde_json::Result<Self> {
-        let Wire { metadata, mut spec } = serde_json::from_str(json)?;
+        let Wire { metadata, spec } = serde_json::from_str(json)?;
+        Ok(Self::new(namespace, metadata, spec))
+    }
+
+    /// A claim of which this much has arrived.
+    pub(crate) fn new(namespace: &str, metadata: WireMeta, mut spec: WireSpec) -> Self {
         let annotations = metadata.annotations.unwrap_or_default();
-        Ok(Self {
+        Self {
             key: ObjectKey::new(namespace, &metadata.name.unwrap_or_default()),
             generate_name: metadata.generate_name.unwrap_or_default(),
             uid: metadata.uid.unwrap_or_default().into(),
@@ -49,7 +54,7 @@ impl AskedClaim {
             owners: metadata.owner_references.unwrap_or_default(),
             annotations,
             wants: spec.into(),
-        })
+        }
     }
 
     /// Its only owner, if that is the pod that controls it: what Kubernetes and the provisioners write.
@@ -86,13 +91,27 @@ struct Wire {
     spec: WireSpec,
 }
 
+/// What is read of a claim's metadata.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct WireMeta {
+pub(crate) struct WireMeta {
     name: Option<String>,
     generate_name: Option<String>,
     uid: Option<String>,
     deletion_timestamp: Option<IgnoredAny>,
     owner_references: Option<Vec<OwnerReference>>,
     annotations: Option<BTreeMap<String, String>>,
+}
+
+impl From<ObjectMeta> for WireMeta {
+    fn from(metadata: ObjectMeta) -> Self {
+        Self {
+            name: metadata.name,
+            generate_name: metadata.generate_name,
+            uid: metadata.uid,
+            deletion_timestamp: metadata.deletion_timestamp.map(|_| IgnoredAny),
+            owner_references: metadata.owner_references,
+            annotations: metadata.annotations,
+        }
+    }
 }
