@@ -1,8 +1,8 @@
-//! Building the operator.
+//! Building the operator, and what it is measured beside.
 
 use std::{
     env,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
@@ -48,4 +48,17 @@ pub(crate) fn built_by(mut command: Command, program: &str) -> Result<PathBuf> {
         message["executable"].as_str().map(PathBuf::from)
     });
     executable.with_context(|| format!("cargo built {program} but did not say where it put it"))
+}
+
+/// Builds the program of a Go module and tells where it is.
+pub(crate) fn go(sources: &str, program: &str) -> Result<PathBuf> {
+    let status = Command::new("go")
+        // As the testbed builds the control plane, which has compiled most of the same packages already.
+        .args(["build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", program, "."])
+        .current_dir(sources)
+        .env("GOWORK", "off")
+        .status()
+        .context("cannot run go")?;
+    ensure!(status.success(), "{sources} does not build; go's messages above say why");
+    Ok(Path::new(program).canonicalize()?)
 }

@@ -3,8 +3,7 @@
 use std::{
     fs,
     net::{Ipv4Addr, SocketAddr, TcpListener},
-    path::{Path, PathBuf},
-    process::Command,
+    path::PathBuf,
     time::Duration,
 };
 
@@ -86,15 +85,7 @@ impl Programs {
 
 fn build_webhook() -> Result<PathBuf> {
     eprintln!("Building a webhook with controller-runtime …");
-    let status = Command::new("go")
-        // As the testbed builds the control plane, which has compiled most of the same packages already.
-        .args(["build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", PROGRAM, "."])
-        .current_dir(SOURCES)
-        .env("GOWORK", "off")
-        .status()
-        .context("cannot run go")?;
-    ensure!(status.success(), "it does not build; go's messages above say why");
-    Ok(Path::new(PROGRAM).canonicalize()?)
+    build::go(SOURCES, PROGRAM)
 }
 
 /// A contestant that answers.
