@@ -102,6 +102,14 @@ fn ask(seconds: u64) -> Request<Full<Bytes>> {
     request.body(Full::new(body.into())).unwrap()
 }
 
+/// Holds a sender, without which the client would end the connection.
+fn keep(sender: impl Send + 'static) {
+    tokio::spawn(async move {
+        sleep(HOUR).await;
+        drop(sender);
+    });
+}
+
 fn about(duration: Duration) -> std::ops::Range<Duration> {
     duration..duration + Duration::from_secs(1)
 }
@@ -148,20 +156,13 @@ async fn a_connection_lasts_while_it_is_used_and_ends_when_it_is_not() {
             let (mut sender, connection) = conn::http2::handshake(TokioExecutor::new(), stream).await.unwrap();
             tokio::spawn(connection);
             let code = sender.send_request(request).await.unwrap().status();
-            // Without a sender the client would end the connection.
-            tokio::spawn(async move {
-                sleep(HOUR).await;
-                drop(sender);
-            });
+            keep(sender);
             code
         } else {
             let (mut sender, connection) = conn::http1::handshake(stream).await.unwrap();
             tokio::spawn(connection);
             let code = sender.send_request(request).await.unwrap().status();
-            tokio::spawn(async move {
-                sleep(HOUR).await;
-                drop(sender);
-            });
+            keep(sender);
             code
         };
         assert_eq!(code, StatusCode::OK);
