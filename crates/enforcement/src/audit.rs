@@ -289,3 +289,22 @@ impl Gauges {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_that_is_listed_is_read_like_one_that_is_asked_about() {
+        let claim = r#"{
+            "metadata": {
+                "namespace": "ci", "name": "data-7", "generateName": "data-", "uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z",
+                "annotations": {"claimkeeper.dev/accept-ephemeral-storage": "true"},
+                "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "w", "controller": true}]
+            },
+            "spec": {"storageClassName": "local", "volumeName": "one", "accessModes": ["ReadWriteOnce"]}
+        }"#;
+        let listed: Wire = serde_json::from_str(claim).unwrap();
+        assert_eq!(listed.asked(), Some(AskedClaim::read(claim, "ci").unwrap()));
+    }
+}
