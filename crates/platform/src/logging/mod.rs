@@ -1,6 +1,7 @@
 //! Logs: text for a person at a terminal, one JSON object a line for everything else; klog's form for those who replace a
 //! program that used klog.
 
+mod json;
 mod klog;
 
 use std::{
@@ -10,6 +11,7 @@ use std::{
 
 use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, registry, util::SubscriberInitExt};
 
+use json::JsonLines;
 pub use klog::{Klog, KlogError, KlogOptions, klog_severity, start_klog};
 
 /// How log lines look.
@@ -48,8 +50,7 @@ pub fn start(format: Format, level: &str) -> Result<(), LevelError> {
         Format::Text => true,
         Format::Json => false,
     };
-    let json_lines =
-        (!text).then(|| fmt::layer().json().flatten_event(true).with_current_span(false).with_writer(io::stderr));
+    let json_lines = (!text).then(|| fmt::layer().json().event_format(JsonLines::new()).with_writer(io::stderr));
     let text_lines = text.then(|| fmt::layer().with_ansi(terminal).with_writer(io::stderr));
     // A second call, as tests make it, keeps the first one's settings.
     let _ = registry().with(filter(level)?).with(json_lines).with(text_lines).try_init();
