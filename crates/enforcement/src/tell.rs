@@ -1,8 +1,7 @@
 //! What is told about a decision besides the answer: an event where the claim is, or would have been.
 
 use cluster::decision::Decision;
-use k8s_openapi::api::core::v1::ObjectReference;
-use platform::events::{Event, EventKind};
+use platform::events::{Draft, EventKind, Recorder, Regarding};
 
 use crate::{
     decision::{Scope, Verdict, scope},
@@ -10,16 +9,16 @@ use crate::{
     settings::Told,
 };
 
-/// The event about a decision; none if nobody is to be told.
-pub(crate) fn event(seen: &Observation, decision: &Decision<Verdict>) -> Option<Event> {
+/// Tells about a decision, if anybody is to be told.
+pub(crate) fn tell(seen: &Observation, decision: &Decision<Verdict>, recorder: &Recorder) {
     let told = match (seen.settings.events, scope(decision)) {
         (Told::Governed, Scope::Governed) | (Told::All, Scope::Governed | Scope::Exempt) => true,
         (Told::None, _) | (_, Scope::NotJudged) | (Told::Governed, Scope::Exempt) => false,
     };
     let regarding = match &seen.asked {
-        Asked::Claim(write) if told => reference(write, decision.action.allows()),
+        Asked::Claim(write) if told => regarding(write, decision.action.allows()),
         Asked::Unreadable { key, .. } if told => named(key.namespace(), key.name()),
-        _ => return None,
+        _ => return,
     };
     let (kind, reason) = match decision.action {
         Verdict::Allow => (EventKind::Normal, "ClaimAllowed"),
@@ -27,32 +26,25 @@ pub(crate) fn event(seen: &Observation, decision: &Decision<Verdict>) -> Option<
         Verdict::Warn | Verdict::Audit => (EventKind::Warning, "ClaimAllowed"),
         Verdict::Deny => (EventKind::Warning, "ClaimDenied"),
         Verdict::AllowOnError | Verdict::DenyOnError => (EventKind::Warning, "ClaimErrored"),
-        Verdict::Read(_) => return None,
+        Verdict::Read(_) => return,
     };
-    let note = match decision.action {
-        Verdict::Warn | Verdict::Audit if decision.reason != "Orphaned" => {
-            format!("{} (allowed here, but told): {}", decision.reason, decision.message)
-        }
-        _ => format!("{}: {}", decision.reason, decision.message),
+    let but_told = match decision.action {
+        Verdict::Warn | Verdict::Audit if decision.reason != "Orphaned" => " (allowed here, but told)",
+        _ => "",
     };
-    Some(Event { regarding, kind, reason, action: "Admit", note })
+    let note = format_args!("{}{but_told}: {}", decision.reason, decision.message);
+    recorder.publish_draft(&Draft { regarding, kind, reason, action: "Admit", note });
 }
 
 /// A claim that is not made has no uid that anybody could look for. If its name was made up for this one try, then what it
 /// was made from stands for all of them: who tries for ever is told once.
-fn reference(write: &Write, allowed: bool) -> ObjectReference {
+fn regarding(write: &Write, allowed: bool) -> Regarding<'_> {
     let claim = &write.claim;
     let exists = allowed || write.old.is_some();
     let name = if exists || claim.generate_name.is_empty() { claim.key.name() } else { &claim.generate_name };
-    ObjectReference { uid: exists.then(|| claim.uid.to_string()), ..named(claim.key.namespace(), name) }
+    Regarding { uid: exists.then_some(&*claim.uid), ..named(claim.key.namespace(), name) }
 }
 
-fn named(namespace: &str, name: &str) -> ObjectReference {
-    ObjectReference {
-        api_version: Some("v1".into()),
-        kind: Some("PersistentVolumeClaim".into()),
-        namespace: Some(namespace.to_owned()),
-        name: Some(name.to_owned()),
-        ..ObjectReference::default()
-    }
+fn named<'a>(namespace: &'a str, name: &'a str) -> Regarding<'a> {
+    Regarding { api_version: "v1", kind: "PersistentVolumeClaim", namespace, name, uid: None }
 }

@@ -21,7 +21,7 @@ use crate::{
     observation::Observation,
     observe::{Caches, asked},
     settings::Settings,
-    tell,
+    tell::tell,
 };
 
 /// As the original's.
@@ -73,10 +73,8 @@ impl Enforcement {
         let decision = self.decide(&mut seen).await;
         self.metrics.count(request.operation, &decision, began.elapsed());
         log(request, &decision);
-        if !request.dry_run
-            && let Some(event) = tell::event(&seen, &decision)
-        {
-            self.recorder.publish(event);
+        if !request.dry_run {
+            tell(&seen, &decision, &self.recorder);
         }
         answer(decision)
     }

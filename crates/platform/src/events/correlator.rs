@@ -1,22 +1,16 @@
-//! Which events say the same again, and which objects are talked about too much. Pure: time is an argument.
+//! Which events say the same again. Pure: time is an argument.
 
-use std::{
-    collections::HashMap,
-    hash::{BuildHasher, RandomState},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{Event, sink::Written};
+use super::{
+    limiter::{Untold, evict_oldest},
+    sink::Written,
+};
 
 /// client-go's: a repetition within this time belongs to the same series.
-const SERIES_WINDOW: Duration = Duration::from_mins(6);
-
-/// client-go's spam filter: so many events about one object at once, and then one more in each interval.
-const BURST: f64 = 25.0;
-const REFILL_INTERVAL: Duration = Duration::from_mins(5);
+pub(super) const SERIES_WINDOW: Duration = Duration::from_mins(6);
 
 /// client-go's size of the same caches: so much is remembered in all lanes together.
 pub(super) const CAPACITY: usize = 4_096;
@@ -28,18 +22,12 @@ pub(super) enum Verdict {
     New,
     /// It was told before, now for the `count`th time.
     Repeat { written: Arc<Written>, count: i32 },
-    /// Enough was said about this object.
-    Limited,
 }
 
 /// Remembers what was told, for a while and up to a limit.
-///
-/// Only hashes are kept. Two events whose hashes collide, one pair in 10¹⁹, would share a series: that is bearable.
 pub(super) struct Correlator {
     capacity: usize,
-    hasher: RandomState,
     series: HashMap<u64, Series>,
-    buckets: HashMap<u64, Bucket>,
 }
 
 struct Series {
@@ -48,88 +36,57 @@ struct Series {
     last: Instant,
 }
 
-struct Bucket {
-    tokens: f64,
-    filled: Instant,
-}
-
-impl Bucket {
-    fn level(&self, now: Instant) -> f64 {
-        let refilled = now.duration_since(self.filled).as_secs_f64() / REFILL_INTERVAL.as_secs_f64();
-        BURST.min(self.tokens + refilled)
+impl Series {
+    /// Counts what was not told as well, if it was said soon enough after what was told.
+    fn count(&mut self, untold: Option<Untold>) {
+        let goes_on = |untold: &Untold| untold.first.saturating_duration_since(self.last) < SERIES_WINDOW;
+        if let Some(Untold { count, last, .. }) = untold.filter(goes_on) {
+            self.count = self.count.saturating_add(count);
+            self.last = self.last.max(last);
+        }
     }
 }
 
 impl Correlator {
-    /// Remembers at most `capacity` events and as many objects.
+    /// Remembers at most `capacity` events.
     pub(super) fn new(capacity: usize) -> Self {
-        Self { capacity, hasher: RandomState::new(), series: HashMap::new(), buckets: HashMap::new() }
+        Self { capacity, series: HashMap::new() }
     }
 
-    pub(super) fn observe(&mut self, event: &Event, now: Instant) -> Verdict {
-        let key = self.hasher.hash_one(identity(event));
-        let repeated = match self.series.get_mut(&key) {
-            Some(series) if now.duration_since(series.last) < SERIES_WINDOW => {
-                series.count = series.count.saturating_add(1);
-                series.last = now;
-                Some((Arc::clone(&series.written), series.count))
-            }
-            _ => None,
-        };
-        if !self.take_token(event, now) {
-            return Verdict::Limited;
+    pub(super) fn observe(&mut self, series: u64, untold: Option<Untold>, now: Instant) -> Verdict {
+        let Some(series) = self.series.get_mut(&series) else { return Verdict::New };
+        series.count(untold);
+        if now.duration_since(series.last) >= SERIES_WINDOW {
+            return Verdict::New;
         }
-        repeated.map_or(Verdict::New, |(written, count)| Verdict::Repeat { written, count })
+        series.count = series.count.saturating_add(1);
+        series.last = now;
+        Verdict::Repeat { written: Arc::clone(&series.written), count: series.count }
     }
 
-    pub(super) fn created(&mut self, event: &Event, written: Written, now: Instant) {
-        let key = self.hasher.hash_one(identity(event));
+    pub(super) fn created(&mut self, series: u64, written: Written, now: Instant) {
         if self.series.len() >= self.capacity {
             self.series.retain(|_, series| now.duration_since(series.last) < SERIES_WINDOW);
             evict_oldest(&mut self.series, self.capacity, |series| series.last);
         }
-        self.series.insert(key, Series { written: Arc::new(written), count: 1, last: now });
+        self.series.insert(series, Series { written: Arc::new(written), count: 1, last: now });
     }
-
-    fn take_token(&mut self, event: &Event, now: Instant) -> bool {
-        let key = self.hasher.hash_one(object(event));
-        if self.buckets.len() >= self.capacity && !self.buckets.contains_key(&key) {
-            self.buckets.retain(|_, bucket| bucket.level(now) < BURST);
-            evict_oldest(&mut self.buckets, self.capacity, |bucket| bucket.filled);
-        }
-        let bucket = self.buckets.entry(key).or_insert(Bucket { tokens: BURST, filled: now });
-        let level = bucket.level(now);
-        let granted = level >= 1.0;
-        *bucket = Bucket { tokens: if granted { level - 1.0 } else { level }, filled: now };
-        granted
-    }
-}
-
-/// Makes room when nothing has expired. A scan is fine: it happens only while thousands of objects are talked about, and a
-/// lane remembers only some of them.
-fn evict_oldest<V>(entries: &mut HashMap<u64, V>, capacity: usize, age: impl Fn(&V) -> Instant) {
-    if entries.len() >= capacity
-        && let Some(oldest) = entries.iter().min_by_key(|(_, entry)| age(entry)).map(|(key, _)| *key)
-    {
-        entries.remove(&oldest);
-    }
-}
-
-/// Which object an event is about.
-pub(super) fn object(event: &Event) -> impl std::hash::Hash {
-    let regarding = &event.regarding;
-    (regarding.uid.as_deref(), regarding.kind.as_deref(), regarding.namespace.as_deref(), regarding.name.as_deref())
-}
-
-fn identity(event: &Event) -> impl std::hash::Hash {
-    (object(event), event.kind, event.reason, event.action, event.note.as_str())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::hash::RandomState;
+
     use k8s_openapi::api::core::v1::ObjectReference;
 
-    use super::{super::EventKind, *};
+    use super::{
+        super::{
+            Event, EventKind,
+            identity::Identity,
+            limiter::{Admission, Limiter},
+        },
+        *,
+    };
 
     fn event(uid: &str, note: &str) -> Event {
         Event {
@@ -141,25 +98,36 @@ mod tests {
         }
     }
 
-    fn tell(correlator: &mut Correlator, event: &Event, now: Instant) -> Verdict {
-        let verdict = correlator.observe(event, now);
-        if verdict == Verdict::New {
-            correlator.created(event, Written::sample(), now);
-        }
-        verdict
+    /// The way of an event: from where it is handed in to where it is written.
+    struct Way {
+        numbers: RandomState,
+        limiter: Limiter,
+        correlator: Correlator,
     }
 
-    fn count(verdict: &Verdict) -> i32 {
-        match verdict {
-            Verdict::New => 1,
-            Verdict::Repeat { count, .. } => *count,
-            Verdict::Limited => 0,
+    impl Way {
+        fn new() -> Self {
+            let (limiter, correlator) = (Limiter::new(CAPACITY), Correlator::new(CAPACITY));
+            Self { numbers: RandomState::new(), limiter, correlator }
+        }
+
+        /// For which time it is told, or 0 if it is not.
+        fn tell(&mut self, event: &Event, now: Instant) -> i32 {
+            let identity = Identity::of_event(event, &self.numbers);
+            let Admission::Granted(untold) = self.limiter.admit(identity, now) else { return 0 };
+            match self.correlator.observe(identity.series, untold, now) {
+                Verdict::New => {
+                    self.correlator.created(identity.series, Written::sample(), now);
+                    1
+                }
+                Verdict::Repeat { count, .. } => count,
+            }
         }
     }
 
     #[test]
     fn the_same_within_six_minutes_is_a_repetition_and_anything_else_is_new() {
-        let (mut correlator, start) = (Correlator::new(CAPACITY), Instant::now());
+        let (mut way, start) = (Way::new(), Instant::now());
         let minutes = |minutes| start + Duration::from_mins(minutes);
         for (event, at, expected) in [
             (event("a", "note"), 0, 1),
@@ -168,44 +136,73 @@ mod tests {
             (event("b", "note"), 1, 1),
             (Event { kind: EventKind::Normal, ..event("a", "note") }, 1, 1),
             (Event { reason: "Other", ..event("a", "note") }, 1, 1),
+            (Event { action: "Other", ..event("a", "note") }, 1, 1),
             // Counted from the last time, not from the first.
             (event("a", "note"), 6, 3),
             (event("a", "note"), 12, 1),
             (event("a", "note"), 13, 2),
         ] {
-            assert_eq!(count(&tell(&mut correlator, &event, minutes(at))), expected, "{event:?} after {at} min");
+            assert_eq!(way.tell(&event, minutes(at)), expected, "{event:?} after {at} min");
         }
     }
 
     #[test]
     fn an_object_gets_25_events_and_then_one_in_five_minutes_and_repetitions_are_still_counted() {
-        let (mut correlator, start) = (Correlator::new(CAPACITY), Instant::now());
+        let (mut way, start) = (Way::new(), Instant::now());
         for number in 1..=25 {
-            assert_eq!(count(&tell(&mut correlator, &event("a", "note"), start)), number);
+            assert_eq!(way.tell(&event("a", "note"), start), number);
         }
-        assert_eq!(tell(&mut correlator, &event("a", "note"), start), Verdict::Limited);
-        assert_eq!(tell(&mut correlator, &event("a", "other"), start), Verdict::Limited);
-        assert_eq!(count(&tell(&mut correlator, &event("b", "note"), start)), 1, "other objects are not concerned");
-        let later = start + REFILL_INTERVAL;
-        assert_eq!(count(&tell(&mut correlator, &event("a", "note"), later)), 27);
-        assert_eq!(tell(&mut correlator, &event("a", "note"), later), Verdict::Limited);
+        assert_eq!(way.tell(&event("a", "note"), start), 0);
+        assert_eq!(way.tell(&event("a", "other"), start), 0);
+        assert_eq!(way.tell(&event("b", "note"), start), 1, "other objects are not concerned");
+        let later = start + Duration::from_mins(5);
+        assert_eq!(way.tell(&event("a", "note"), later), 27);
+        assert_eq!(way.tell(&event("a", "note"), later), 0);
+    }
+
+    #[test]
+    fn what_is_not_told_keeps_a_series_going_until_it_is_not_said_for_six_minutes() {
+        for (silence, expected) in [(5, 32), (6, 1)] {
+            let (mut way, start) = (Way::new(), Instant::now());
+            let minutes = |minutes| start + Duration::from_mins(minutes);
+            for _ in 0..25 {
+                way.tell(&event("a", "note"), start);
+            }
+            // Another note takes the one event that is granted every five minutes.
+            for minute in 1..=6 {
+                way.tell(&event("a", "other"), minutes(minute));
+                assert_eq!(way.tell(&event("a", "note"), minutes(minute)), 0);
+            }
+            assert_eq!(way.tell(&event("a", "note"), minutes(6 + silence)), expected, "after {silence} min");
+        }
+    }
+
+    #[test]
+    fn what_was_left_out_while_the_first_time_was_on_its_way_is_counted_too() {
+        let (mut correlator, start) = (Correlator::new(CAPACITY), Instant::now());
+        let later = start + Duration::from_secs(10);
+        assert_eq!(correlator.observe(1, None, later), Verdict::New);
+        correlator.created(1, Written::sample(), later);
+        let untold = Untold { count: 7, first: start, last: start };
+        let Verdict::Repeat { count, .. } = correlator.observe(1, Some(untold), later) else { panic!("it is known") };
+        assert_eq!(count, 9);
     }
 
     #[test]
     fn an_event_that_could_not_be_created_is_tried_anew() {
         let (mut correlator, now) = (Correlator::new(CAPACITY), Instant::now());
-        assert_eq!(correlator.observe(&event("a", "note"), now), Verdict::New);
-        assert_eq!(correlator.observe(&event("a", "note"), now), Verdict::New);
+        assert_eq!(correlator.observe(1, None, now), Verdict::New);
+        assert_eq!(correlator.observe(1, None, now), Verdict::New);
     }
 
     #[test]
     fn memory_is_bounded_however_many_objects_are_in_trouble() {
-        let (mut correlator, start) = (Correlator::new(CAPACITY), Instant::now());
+        let (mut way, start) = (Way::new(), Instant::now());
         for number in 0..CAPACITY + 100 {
-            tell(&mut correlator, &event(&number.to_string(), "note"), start + Duration::from_millis(number as u64));
+            way.tell(&event(&number.to_string(), "note"), start + Duration::from_millis(number as u64));
         }
-        assert!(correlator.series.len() <= CAPACITY && correlator.buckets.len() <= CAPACITY);
+        assert!(way.correlator.series.len() <= CAPACITY);
         let (newest, now) = (CAPACITY + 99, start + Duration::from_mins(1));
-        assert_eq!(count(&tell(&mut correlator, &event(&newest.to_string(), "note"), now)), 2, "the newest is known");
+        assert_eq!(way.tell(&event(&newest.to_string(), "note"), now), 2, "the newest is known");
     }
 }

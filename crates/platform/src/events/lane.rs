@@ -6,18 +6,28 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Event, Outcomes,
     correlator::{Correlator, Verdict},
+    limiter::Untold,
     sink::Sink,
 };
 
+/// An event on its way.
+pub(super) struct Queued {
+    pub(super) event: Event,
+    /// What is said about its object, as a number.
+    pub(super) series: u64,
+    /// The repetitions of it that were not told since the last time.
+    pub(super) untold: Option<Untold>,
+}
+
 /// Writes the events about some of the objects, in the order in which they were handed in.
 pub(super) struct Lane {
-    queue: mpsc::Receiver<Event>,
+    queue: mpsc::Receiver<Queued>,
     correlator: Correlator,
     outcomes: Outcomes,
 }
 
 impl Lane {
-    pub(super) fn new(queue: mpsc::Receiver<Event>, memory: usize, outcomes: Outcomes) -> Self {
+    pub(super) fn new(queue: mpsc::Receiver<Queued>, memory: usize, outcomes: Outcomes) -> Self {
         Self { queue, correlator: Correlator::new(memory), outcomes }
     }
 
@@ -32,8 +42,8 @@ impl Lane {
                     continue;
                 }
             };
-            let Some(event) = next else { return };
-            let outcome = self.write(&event, sink).await;
+            let Some(queued) = next else { return };
+            let outcome = self.write(&queued, sink).await;
             self.outcomes.count(outcome);
         }
     }
@@ -46,9 +56,8 @@ impl Lane {
         }
     }
 
-    async fn write(&mut self, event: &Event, sink: &Sink) -> &'static str {
-        let written = match self.correlator.observe(event, Instant::now()) {
-            Verdict::Limited => return "limited",
+    async fn write(&mut self, Queued { event, series, untold }: &Queued, sink: &Sink) -> &'static str {
+        let written = match self.correlator.observe(*series, *untold, Instant::now()) {
             Verdict::Repeat { written, count } => {
                 match sink.repeat(&written, count).await {
                     Ok(true) => return "aggregated",
@@ -61,7 +70,7 @@ impl Lane {
         };
         match written {
             Ok(written) => {
-                self.correlator.created(event, written, Instant::now());
+                self.correlator.created(*series, written, Instant::now());
                 "created"
             }
             Err(()) => "failed",

@@ -1,10 +1,11 @@
 //! What was decided, told to the person who looks at the object: Kubernetes Events.
 //!
 //! ```text
-//! publish ──by object──> Lane 1 ──> the same again within minutes?  ── yes ──> PATCH series {count, lastObservedTime}
-//!    │                   Lane 2        │        └── no ──> create
-//!    │                    ...          └── more than 25 about one object: limited, one in 5 minutes
-//!    └── the lane is full: dropped
+//! publish ──by object──> Limiter 1 ──> Lane 1 ──> the same again within minutes? ── yes ──> PATCH series {count, lastObservedTime}
+//!                        Limiter 2     Lane 2        └── no ──> create
+//!                         ...           ...
+//!                            │           └── the lane is full: dropped
+//!                            └── more than 25 about one object: limited, one in 5 minutes
 //! ```
 //!
 //! Events are for people and may be lost; the work that sends them may not be held up. So [`Recorder::publish`] neither
@@ -13,27 +14,38 @@
 //! about an object are in the same lane. Lanes know nothing of each other; what the API server accepts, and what was logged
 //! about it, they have in common.
 //!
+//! What is said too often is told apart before it leaves the thread that says it, and is only counted: who says much, and mostly
+//! the same, hands in a [`Draft`], which is put into words only if somebody will read them.
+//!
 //! Events are written to events.k8s.io/v1, or to core/v1 where only that is allowed. The limits are those of client-go,
 //! because the API server is sized for them.
 
 mod correlator;
+mod identity;
 mod lane;
+mod limiter;
 mod objects;
 mod sink;
 
-use std::{
-    hash::{BuildHasher, RandomState},
-    sync::Arc,
-    time::Duration,
-};
+use std::{fmt, hash::RandomState, sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream::FuturesUnordered};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
-use tokio::{sync::mpsc, time::sleep};
+use parking_lot::Mutex;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep},
+};
 use tokio_util::sync::CancellationToken;
 
-use self::{lane::Lane, objects::Composer, sink::Sink};
+use self::{
+    identity::Identity,
+    lane::{Lane, Queued},
+    limiter::{Admission, Limiter},
+    objects::Composer,
+    sink::Sink,
+};
 use crate::metrics::{Counter, Family, Registry};
 
 /// So many events are on their way at once: 600 per second get through even if each answer takes 25 ms.
@@ -80,12 +92,66 @@ pub struct Event {
     pub note: String,
 }
 
+/// An event that nobody has put into words yet.
+#[derive(Clone, Copy, Debug)]
+pub struct Draft<'a> {
+    /// The object.
+    pub regarding: Regarding<'a>,
+    /// News or problem.
+    pub kind: EventKind,
+    /// Why, as one stable CamelCase word.
+    pub reason: &'static str,
+    /// What was done or tried, as one stable CamelCase word.
+    pub action: &'static str,
+    /// A sentence for a person; what goes beyond 1 KiB is cut off.
+    pub note: fmt::Arguments<'a>,
+}
+
+/// The object that a [`Draft`] is about.
+#[derive(Clone, Copy, Debug)]
+pub struct Regarding<'a> {
+    /// Such as `v1`.
+    pub api_version: &'a str,
+    /// Such as `PersistentVolumeClaim`.
+    pub kind: &'a str,
+    /// Where it is.
+    pub namespace: &'a str,
+    /// What it is called.
+    pub name: &'a str,
+    /// Which one it is, if it exists, so that a namesake made later does not inherit the event.
+    pub uid: Option<&'a str>,
+}
+
+impl Draft<'_> {
+    /// Puts it into words.
+    #[must_use]
+    pub fn event(&self) -> Event {
+        let Regarding { api_version, kind, namespace, name, uid } = self.regarding;
+        let regarding = ObjectReference {
+            api_version: Some(api_version.to_owned()),
+            kind: Some(kind.to_owned()),
+            namespace: Some(namespace.to_owned()),
+            name: Some(name.to_owned()),
+            uid: uid.map(str::to_owned),
+            ..ObjectReference::default()
+        };
+        let Self { kind, reason, action, note, .. } = *self;
+        Event { regarding, kind, reason, action, note: note.to_string() }
+    }
+}
+
 /// Where events are handed in. Cheap to clone.
 #[derive(Clone)]
 pub struct Recorder {
-    lanes: Arc<[mpsc::Sender<Event>]>,
+    entrances: Arc<[Entrance]>,
     hasher: RandomState,
     outcomes: Outcomes,
+}
+
+/// Before each lane. Those who hand in events about different objects hardly ever meet here.
+struct Entrance {
+    limiter: Mutex<Limiter>,
+    lane: mpsc::Sender<Queued>,
 }
 
 impl Recorder {
@@ -99,29 +165,39 @@ impl Recorder {
         registry: &Registry,
     ) -> (Self, Worker) {
         let outcomes = Outcomes::new(registry);
-        let (senders, lanes): (Vec<_>, Vec<_>) = (0..LANES)
+        let memory = correlator::CAPACITY / LANES;
+        let (entrances, lanes): (Vec<_>, Vec<_>) = (0..LANES)
             .map(|_| {
-                let (sender, queue) = mpsc::channel(QUEUE_LENGTH / LANES);
-                (sender, Lane::new(queue, correlator::CAPACITY / LANES, outcomes.clone()))
+                let (lane, queue) = mpsc::channel(QUEUE_LENGTH / LANES);
+                let entrance = Entrance { limiter: Mutex::new(Limiter::new(memory)), lane };
+                (entrance, Lane::new(queue, memory, outcomes.clone()))
             })
             .unzip();
         let sink = Sink::new(client, Composer::new(controller.into(), &instance.into()));
-        (Self { lanes: senders.into(), hasher: RandomState::new(), outcomes }, Worker { lanes, sink })
+        (Self { entrances: entrances.into(), hasher: RandomState::new(), outcomes }, Worker { lanes, sink })
     }
 
     /// Hands in an event. Returns at once, whatever becomes of it.
     pub fn publish(&self, event: Event) {
         let event = objects::trimmed(event);
-        if self.lane(&event).try_send(event).is_err() {
-            self.outcomes.count("dropped");
-        }
+        self.hand_in(Identity::of_event(&event, &self.hasher), || event);
     }
 
-    /// The same for all events about an object, so that they are written in their order.
-    fn lane(&self, event: &Event) -> &mpsc::Sender<Event> {
-        let hash = self.hasher.hash_one(correlator::object(event));
-        #[expect(clippy::cast_possible_truncation, reason = "any part of the hash will do")]
-        &self.lanes[hash as usize % self.lanes.len()]
+    /// The same for what is said so often that most of it is not told.
+    pub fn publish_draft(&self, draft: &Draft<'_>) {
+        self.hand_in(Identity::of_draft(draft, &self.hasher), || objects::trimmed(draft.event()));
+    }
+
+    fn hand_in(&self, identity: Identity, event: impl FnOnce() -> Event) {
+        // The same for all events about an object, so that they are written in their order.
+        #[expect(clippy::cast_possible_truncation, reason = "any part of the number will do")]
+        let Entrance { limiter, lane } = &self.entrances[identity.object as usize % self.entrances.len()];
+        // What finds no room must not use up what may be said about its object.
+        let Ok(room) = lane.try_reserve() else { return self.outcomes.count("dropped") };
+        match limiter.lock().admit(identity, Instant::now()) {
+            Admission::Granted(untold) => room.send(Queued { event: event(), series: identity.series, untold }),
+            Admission::Limited => self.outcomes.count("limited"),
+        }
     }
 }
 

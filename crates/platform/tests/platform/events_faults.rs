@@ -1,8 +1,8 @@
 //! Events against a server that misbehaves on demand.
 
 use std::{
-    cell::RefCell,
-    io,
+    cell::{Cell, RefCell},
+    fmt, io,
     sync::{Arc, Once},
     time::Duration,
 };
@@ -15,15 +15,15 @@ use kube::client::Body;
 use parking_lot::Mutex;
 use platform::{
     client::{ClientOptions, over},
-    events::{Event, EventKind, Recorder, Worker},
+    events::{Draft, Event, EventKind, Recorder, Regarding, Worker},
     metrics::Registry,
 };
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, advance, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tower::{BoxError, service_fn};
 
-/// The requests so far: method and path, and the name of the event in it.
+/// The requests so far: method and path, and the name of the event in it or the count of its series.
 type Requests = Arc<Mutex<Vec<(String, String)>>>;
 
 struct Server {
@@ -42,7 +42,8 @@ impl Server {
             async move {
                 let path = format!("{} {}", request.method(), request.uri().path());
                 let body: Value = serde_json::from_slice(&request.into_body().collect_bytes().await?)?;
-                let name = body["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+                let name = body["metadata"]["name"].as_str().map(str::to_owned);
+                let name = name.unwrap_or_else(|| body["series"]["count"].to_string());
                 let nth = {
                     let mut seen = seen.lock();
                     seen.push((path.clone(), name));
@@ -156,13 +157,39 @@ async fn one_object_does_not_take_the_room_of_all_others() {
     let Server { recorder, worker, registry, .. } = Server::new(|_, _| (0, Value::Null));
     let running = tokio::spawn(worker.run(CancellationToken::new()));
     (0..10_000).for_each(|number| recorder.publish(event(&number.to_string())));
-    let before = outcomes(&registry);
-    // Some may share its lane by chance, but never all of them.
     about_each_of(40).for_each(|event| recorder.publish(event));
-    let dropped = |outcomes: &str| outcomes.rsplit_once(' ').unwrap().1.parse::<u32>().unwrap();
-    let lost = dropped(&outcomes(&registry)) - dropped(&before);
-    assert!(lost < 40, "{lost} of 40 were dropped");
+    assert_eq!(outcomes(&registry), "\"limited\"} 9975", "nothing is dropped");
     running.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_said_too_often_is_not_put_into_words_and_is_counted_where_it_was_told() {
+    struct Words<'a>(&'a Cell<u32>);
+    impl fmt::Display for Words<'_> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            self.0.set(self.0.get() + 1);
+            f.write_str("note")
+        }
+    }
+    let Server { recorder, worker, registry, requests } = Server::new(|_, _| created());
+    let spoken = Cell::new(0);
+    let regarding = Regarding { api_version: "v1", kind: "Pod", namespace: "a", name: "pod", uid: None };
+    let say = || {
+        let words = Words(&spoken);
+        let (kind, reason, action, note) = (EventKind::Normal, "Tested", "Test", format_args!("{words}"));
+        recorder.publish_draft(&Draft { regarding, kind, reason, action, note });
+    };
+    (0..1_000).for_each(|_| say());
+    // Once each time to recognize it, and once more for what is told.
+    assert_eq!(spoken.get(), 1_025);
+    assert_eq!(outcomes(&registry), "\"limited\"} 975");
+    advance(Duration::from_mins(5)).await;
+    say();
+    drop(recorder);
+    worker.run(CancellationToken::new()).await;
+    assert_eq!(outcomes(&registry), "\"limited\"} 975, \"created\"} 1, \"aggregated\"} 25");
+    let requests = requests.lock();
+    assert_eq!((requests.len(), requests[25].1.as_str()), (26, "1001"), "the last one has all of them");
 }
 
 #[tokio::test(start_paused = true)]
