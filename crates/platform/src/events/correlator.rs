@@ -15,15 +15,6 @@ pub(super) const SERIES_WINDOW: Duration = Duration::from_mins(6);
 /// client-go's size of the same caches: so much is remembered in all lanes together.
 pub(super) const CAPACITY: usize = 4_096;
 
-/// What to do about an event.
-#[derive(Debug, PartialEq)]
-pub(super) enum Verdict {
-    /// Nobody has heard of it.
-    New,
-    /// It was told before, now for the `count`th time.
-    Repeat { written: Arc<Written>, count: i32 },
-}
-
 /// Remembers what was told, for a while and up to a limit.
 pub(super) struct Correlator {
     capacity: usize,
@@ -53,15 +44,23 @@ impl Correlator {
         Self { capacity, series: HashMap::new() }
     }
 
-    pub(super) fn observe(&mut self, series: u64, untold: Option<Untold>, now: Instant) -> Verdict {
-        let Some(series) = self.series.get_mut(&series) else { return Verdict::New };
+    /// Counts what was told before and is said again, `times` times: what to tell it with, and for which time. None if nobody has
+    /// heard of it.
+    pub(super) fn repeat(
+        &mut self,
+        series: u64,
+        untold: Option<Untold>,
+        times: i32,
+        now: Instant,
+    ) -> Option<(Arc<Written>, i32)> {
+        let series = self.series.get_mut(&series)?;
         series.count(untold);
         if now.duration_since(series.last) >= SERIES_WINDOW {
-            return Verdict::New;
+            return None;
         }
-        series.count = series.count.saturating_add(1);
+        series.count = series.count.saturating_add(times);
         series.last = now;
-        Verdict::Repeat { written: Arc::clone(&series.written), count: series.count }
+        Some((Arc::clone(&series.written), series.count))
     }
 
     pub(super) fn created(&mut self, series: u64, written: Written, now: Instant) {
@@ -83,7 +82,7 @@ mod tests {
         super::{
             Event, EventKind,
             identity::Identity,
-            limiter::{Admission, Limiter},
+            limiter::{Admission, Limiter, Meanwhile},
         },
         *,
     };
@@ -115,13 +114,12 @@ mod tests {
         fn tell(&mut self, event: &Event, now: Instant) -> i32 {
             let identity = Identity::of_event(event, &self.numbers);
             let Admission::Granted(untold) = self.limiter.admit(identity, now) else { return 0 };
-            match self.correlator.observe(identity.series, untold, now) {
-                Verdict::New => {
-                    self.correlator.created(identity.series, Written::sample(), now);
-                    1
-                }
-                Verdict::Repeat { count, .. } => count,
+            let Meanwhile { count, .. } = self.limiter.is_next(identity.series);
+            if let Some((_, count)) = self.correlator.repeat(identity.series, untold, 1 + count, now) {
+                return count;
             }
+            self.correlator.created(identity.series, Written::sample(), now);
+            1
         }
     }
 
@@ -178,21 +176,32 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_told_belongs_to_no_series_that_ended_before() {
+        let (mut way, start) = (Way::new(), Instant::now());
+        let minutes = |minutes| start + Duration::from_mins(minutes);
+        for _ in 0..25 {
+            way.tell(&event("a", "note"), start);
+        }
+        assert_eq!(way.tell(&event("a", "other"), minutes(5)), 1);
+        assert_eq!(way.tell(&event("a", "note"), minutes(7)), 0);
+        assert_eq!(way.tell(&event("a", "note"), minutes(10)), 1);
+    }
+
+    #[test]
     fn what_was_left_out_while_the_first_time_was_on_its_way_is_counted_too() {
         let (mut correlator, start) = (Correlator::new(CAPACITY), Instant::now());
         let later = start + Duration::from_secs(10);
-        assert_eq!(correlator.observe(1, None, later), Verdict::New);
+        assert_eq!(correlator.repeat(1, None, 1, later), None);
         correlator.created(1, Written::sample(), later);
         let untold = Untold { count: 7, first: start, last: start };
-        let Verdict::Repeat { count, .. } = correlator.observe(1, Some(untold), later) else { panic!("it is known") };
-        assert_eq!(count, 9);
+        assert_eq!(correlator.repeat(1, Some(untold), 1, later).map(|(_, count)| count), Some(9));
     }
 
     #[test]
     fn an_event_that_could_not_be_created_is_tried_anew() {
         let (mut correlator, now) = (Correlator::new(CAPACITY), Instant::now());
-        assert_eq!(correlator.observe(1, None, now), Verdict::New);
-        assert_eq!(correlator.observe(1, None, now), Verdict::New);
+        assert_eq!(correlator.repeat(1, None, 1, now), None);
+        assert_eq!(correlator.repeat(1, None, 1, now), None);
     }
 
     #[test]

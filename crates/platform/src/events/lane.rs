@@ -1,12 +1,15 @@
 //! One event after the other: what is said about an object again finds that the first time has been written.
 
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     Event, Outcomes,
-    correlator::{Correlator, Verdict},
-    limiter::Untold,
+    correlator::Correlator,
+    limiter::{Limiter, Meanwhile, Untold},
     sink::Sink,
 };
 
@@ -22,13 +25,20 @@ pub(super) struct Queued {
 /// Writes the events about some of the objects, in the order in which they were handed in.
 pub(super) struct Lane {
     queue: mpsc::Receiver<Queued>,
+    /// Who let them in, and knows what was said again since.
+    limiter: Arc<Mutex<Limiter>>,
     correlator: Correlator,
     outcomes: Outcomes,
 }
 
 impl Lane {
-    pub(super) fn new(queue: mpsc::Receiver<Queued>, memory: usize, outcomes: Outcomes) -> Self {
-        Self { queue, correlator: Correlator::new(memory), outcomes }
+    pub(super) fn new(
+        queue: mpsc::Receiver<Queued>,
+        limiter: Arc<Mutex<Limiter>>,
+        memory: usize,
+        outcomes: Outcomes,
+    ) -> Self {
+        Self { queue, limiter, correlator: Correlator::new(memory), outcomes }
     }
 
     /// Runs until there are no recorders any more, or until `shutdown` and nothing is left.
@@ -43,37 +53,41 @@ impl Lane {
                 }
             };
             let Some(queued) = next else { return };
-            let outcome = self.write(&queued, sink).await;
-            self.outcomes.count(outcome);
+            self.write(&queued, sink).await;
         }
     }
 
     /// Counts what nobody will write any more.
     pub(super) fn drop_the_rest(mut self) {
         self.queue.close();
-        while self.queue.try_recv().is_ok() {
-            self.outcomes.count("dropped");
+        while let Ok(Queued { series, .. }) = self.queue.try_recv() {
+            let Meanwhile { granted, .. } = self.limiter.lock().is_next(series);
+            self.outcomes.count_all("dropped", 1 + granted);
         }
     }
 
-    async fn write(&mut self, Queued { event, series, untold }: &Queued, sink: &Sink) -> &'static str {
-        let written = match self.correlator.observe(*series, *untold, Instant::now()) {
-            Verdict::Repeat { written, count } => {
-                match sink.repeat(&written, count).await {
-                    Ok(true) => return "aggregated",
-                    // It was deleted or has faded: tell it anew.
-                    Ok(false) => sink.create(event).await,
-                    Err(()) => return "failed",
-                }
+    async fn write(&mut self, Queued { event, series, untold }: &Queued, sink: &Sink) {
+        let Meanwhile { count: again, granted } = self.limiter.lock().is_next(*series);
+        if let Some((written, count)) =
+            self.correlator.repeat(*series, *untold, again.saturating_add(1), Instant::now())
+        {
+            match sink.repeat(&written, count).await {
+                Ok(true) => return self.outcomes.count_all("aggregated", 1 + granted),
+                // It was deleted or has faded: tell it anew.
+                Ok(false) => {}
+                Err(()) => return self.outcomes.count_all("failed", 1 + granted),
             }
-            Verdict::New => sink.create(event).await,
-        };
-        match written {
-            Ok(written) => {
-                self.correlator.created(*series, written, Instant::now());
-                "created"
-            }
-            Err(()) => "failed",
+        }
+        let Ok(written) = sink.create(event).await else { return self.outcomes.count_all("failed", 1 + granted) };
+        self.outcomes.count("created");
+        self.correlator.created(*series, written, Instant::now());
+        let repeated = self.correlator.repeat(*series, None, again, Instant::now());
+        // What may not be told is only counted.
+        if let Some((written, count)) = repeated
+            && granted > 0
+        {
+            let counted = sink.repeat(&written, count).await == Ok(true);
+            self.outcomes.count_all(if counted { "aggregated" } else { "failed" }, granted);
         }
     }
 }

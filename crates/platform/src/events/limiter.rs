@@ -1,4 +1,5 @@
-//! Which objects are talked about too much. Pure: time is an argument.
+//! What is said too often: about an object that is talked about too much, or while the same is still waiting to be told. Pure:
+//! time is an argument.
 //!
 //! It is asked where events are handed in, before anything is composed or passed on: most of what a webhook says about a claim
 //! that somebody tries to make for ever is never told, and must cost next to nothing.
@@ -16,8 +17,10 @@ const REFILL_INTERVAL: Duration = Duration::from_mins(5);
 /// Whether an event may be told.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Admission {
-    /// It may, and these repetitions of it were not told since the last time.
+    /// It may, and is waiting from now on; these repetitions of it were not told since the last time.
     Granted(Option<Untold>),
+    /// It may, and is told together with the one that is waiting.
+    Joined,
     /// Enough was said about this object.
     Limited,
 }
@@ -30,11 +33,21 @@ pub(super) struct Untold {
     pub(super) last: Instant,
 }
 
+/// How often the same was said while an event was waiting.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Meanwhile {
+    pub(super) count: i32,
+    /// How many of them may be told.
+    pub(super) granted: u32,
+}
+
 /// Remembers who was talked about, for a while and up to a limit.
 pub(super) struct Limiter {
     capacity: usize,
     buckets: HashMap<u64, Bucket>,
     untold: HashMap<u64, Untold>,
+    /// Has as many entries as there are events waiting in the lane, which has its own limit.
+    waiting: HashMap<u64, Meanwhile>,
 }
 
 struct Bucket {
@@ -52,11 +65,18 @@ impl Bucket {
 impl Limiter {
     /// Remembers at most `capacity` objects, and as many events that were not told.
     pub(super) fn new(capacity: usize) -> Self {
-        Self { capacity, buckets: HashMap::new(), untold: HashMap::new() }
+        Self { capacity, buckets: HashMap::new(), untold: HashMap::new(), waiting: HashMap::new() }
     }
 
     pub(super) fn admit(&mut self, Identity { object, series }: Identity, now: Instant) -> Admission {
-        if self.take_token(object, now) {
+        let granted = self.take_token(object, now);
+        if let Some(meanwhile) = self.waiting.get_mut(&series) {
+            meanwhile.count = meanwhile.count.saturating_add(1);
+            meanwhile.granted += u32::from(granted);
+            return if granted { Admission::Joined } else { Admission::Limited };
+        }
+        if granted {
+            self.waiting.insert(series, Meanwhile::default());
             return Admission::Granted(self.untold.remove(&series));
         }
         if let Some(untold) = self.untold.get_mut(&series)
@@ -72,6 +92,11 @@ impl Limiter {
         }
         self.untold.insert(series, Untold { count: 1, first: now, last: now });
         Admission::Limited
+    }
+
+    /// What was granted waits no longer.
+    pub(super) fn is_next(&mut self, series: u64) -> Meanwhile {
+        self.waiting.remove(&series).unwrap_or_default()
     }
 
     fn take_token(&mut self, object: u64, now: Instant) -> bool {
@@ -105,17 +130,34 @@ mod tests {
         Identity { object, series }
     }
 
+    impl Limiter {
+        /// For a lane in which nothing ever waits.
+        fn admit_at_once(&mut self, identity: Identity, now: Instant) -> Admission {
+            let admission = self.admit(identity, now);
+            assert_eq!(self.is_next(identity.series), Meanwhile::default());
+            admission
+        }
+    }
+
     #[test]
     fn an_object_may_be_talked_about_25_times_and_then_once_in_five_minutes() {
         let (mut limiter, start) = (Limiter::new(16), Instant::now());
         for series in 1..=25 {
-            assert_eq!(limiter.admit(saying(1, series), start), Admission::Granted(None));
+            assert_eq!(limiter.admit_at_once(saying(1, series), start), Admission::Granted(None));
         }
-        assert_eq!(limiter.admit(saying(1, 1), start), Admission::Limited);
-        assert_eq!(limiter.admit(saying(2, 30), start), Admission::Granted(None), "other objects are not concerned");
+        assert_eq!(limiter.admit_at_once(saying(1, 1), start), Admission::Limited);
+        assert_eq!(
+            limiter.admit_at_once(saying(2, 30), start),
+            Admission::Granted(None),
+            "other objects are not concerned"
+        );
         let later = start + REFILL_INTERVAL;
-        assert_eq!(limiter.admit(saying(1, 2), later), Admission::Granted(None), "of this nothing was left out");
-        assert_eq!(limiter.admit(saying(1, 3), later), Admission::Limited);
+        assert_eq!(
+            limiter.admit_at_once(saying(1, 2), later),
+            Admission::Granted(None),
+            "of this nothing was left out"
+        );
+        assert_eq!(limiter.admit_at_once(saying(1, 3), later), Admission::Limited);
     }
 
     #[test]
@@ -123,32 +165,51 @@ mod tests {
         let (mut limiter, start) = (Limiter::new(16), Instant::now());
         let minutes = |minutes| start + Duration::from_mins(minutes);
         for _ in 0..25 {
-            limiter.admit(saying(1, 1), start);
+            limiter.admit_at_once(saying(1, 1), start);
         }
         for minute in 1..=3 {
-            assert_eq!(limiter.admit(saying(1, 1), minutes(minute)), Admission::Limited);
+            assert_eq!(limiter.admit_at_once(saying(1, 1), minutes(minute)), Admission::Limited);
         }
         let untold = Untold { count: 3, first: minutes(1), last: minutes(3) };
-        assert_eq!(limiter.admit(saying(1, 1), minutes(5)), Admission::Granted(Some(untold)));
-        assert_eq!(limiter.admit(saying(1, 1), minutes(10)), Admission::Granted(None));
+        assert_eq!(limiter.admit_at_once(saying(1, 1), minutes(5)), Admission::Granted(Some(untold)));
+        assert_eq!(limiter.admit_at_once(saying(1, 1), minutes(10)), Admission::Granted(None));
         // What is said after a long silence begins anew.
-        assert_eq!(limiter.admit(saying(1, 1), minutes(10)), Admission::Limited);
-        assert_eq!(limiter.admit(saying(1, 2), minutes(15)), Admission::Granted(None));
-        assert_eq!(limiter.admit(saying(1, 1), minutes(17)), Admission::Limited);
+        assert_eq!(limiter.admit_at_once(saying(1, 1), minutes(10)), Admission::Limited);
+        assert_eq!(limiter.admit_at_once(saying(1, 2), minutes(15)), Admission::Granted(None));
+        assert_eq!(limiter.admit_at_once(saying(1, 1), minutes(17)), Admission::Limited);
         let untold = Untold { count: 1, first: minutes(17), last: minutes(17) };
-        assert_eq!(limiter.admit(saying(1, 1), minutes(20)), Admission::Granted(Some(untold)));
+        assert_eq!(limiter.admit_at_once(saying(1, 1), minutes(20)), Admission::Granted(Some(untold)));
+    }
+
+    #[test]
+    fn what_is_said_again_joins_the_one_that_is_waiting() {
+        let (mut limiter, now) = (Limiter::new(16), Instant::now());
+        assert_eq!(limiter.admit(saying(1, 1), now), Admission::Granted(None));
+        assert_eq!(limiter.admit(saying(1, 2), now), Admission::Granted(None), "something else waits on its own");
+        for _ in 2..25 {
+            assert_eq!(limiter.admit(saying(1, 1), now), Admission::Joined);
+        }
+        assert_eq!(limiter.admit(saying(1, 1), now), Admission::Limited, "they count like all others");
+        assert_eq!(limiter.is_next(1), Meanwhile { count: 24, granted: 23 });
+        assert_eq!(limiter.is_next(2), Meanwhile::default());
+        let later = now + REFILL_INTERVAL;
+        assert_eq!(limiter.admit(saying(1, 1), later), Admission::Granted(None), "what has been told waits no longer");
     }
 
     #[test]
     fn memory_is_bounded_however_much_is_said_about_however_many() {
         let (mut limiter, start) = (Limiter::new(16), Instant::now());
         for number in 0..1_000 {
-            limiter.admit(saying(number, number), start + Duration::from_millis(number));
+            limiter.admit_at_once(saying(number, number), start + Duration::from_millis(number));
         }
         for number in 0..1_000 {
-            limiter.admit(saying(1_000, 1_000 + number), start + Duration::from_millis(1_000 + number));
+            limiter.admit_at_once(saying(1_000, 1_000 + number), start + Duration::from_millis(1_000 + number));
         }
         assert!(limiter.buckets.len() <= 16 && limiter.untold.len() <= 16);
-        assert_eq!(limiter.admit(saying(1_000, 0), start + Duration::from_secs(3)), Admission::Limited, "it is known");
+        assert_eq!(
+            limiter.admit_at_once(saying(1_000, 0), start + Duration::from_secs(3)),
+            Admission::Limited,
+            "it is known"
+        );
     }
 }

@@ -5,6 +5,7 @@
 //!                        Limiter 2     Lane 2        └── no ──> create
 //!                         ...           ...
 //!                            │           └── the lane is full: dropped
+//!                            ├── the same is still waiting in the lane: told together with it
 //!                            └── more than 25 about one object: limited, one in 5 minutes
 //! ```
 //!
@@ -14,7 +15,7 @@
 //! about an object are in the same lane. Lanes know nothing of each other; what the API server accepts, and what was logged
 //! about it, they have in common.
 //!
-//! What is said too often is told apart before it leaves the thread that says it, and is only counted: who says much, and mostly
+//! What is said too often is found out before it leaves the thread that says it, and is only counted: who says much, and mostly
 //! the same, hands in a [`Draft`], which is put into words only if somebody will read them.
 //!
 //! Events are written to events.k8s.io/v1, or to core/v1 where only that is allowed. The limits are those of client-go,
@@ -150,7 +151,7 @@ pub struct Recorder {
 
 /// Before each lane. Those who hand in events about different objects hardly ever meet here.
 struct Entrance {
-    limiter: Mutex<Limiter>,
+    limiter: Arc<Mutex<Limiter>>,
     lane: mpsc::Sender<Queued>,
 }
 
@@ -169,8 +170,9 @@ impl Recorder {
         let (entrances, lanes): (Vec<_>, Vec<_>) = (0..LANES)
             .map(|_| {
                 let (lane, queue) = mpsc::channel(QUEUE_LENGTH / LANES);
-                let entrance = Entrance { limiter: Mutex::new(Limiter::new(memory)), lane };
-                (entrance, Lane::new(queue, memory, outcomes.clone()))
+                let limiter = Arc::new(Mutex::new(Limiter::new(memory)));
+                let entrance = Entrance { limiter: Arc::clone(&limiter), lane };
+                (entrance, Lane::new(queue, limiter, memory, outcomes.clone()))
             })
             .unzip();
         let sink = Sink::new(client, Composer::new(controller.into(), &instance.into()));
@@ -194,8 +196,10 @@ impl Recorder {
         let Entrance { limiter, lane } = &self.entrances[identity.object as usize % self.entrances.len()];
         // What finds no room must not use up what may be said about its object.
         let Ok(room) = lane.try_reserve() else { return self.outcomes.count("dropped") };
-        match limiter.lock().admit(identity, Instant::now()) {
+        let admission = limiter.lock().admit(identity, Instant::now());
+        match admission {
             Admission::Granted(untold) => room.send(Queued { event: event(), series: identity.series, untold }),
+            Admission::Joined => {}
             Admission::Limited => self.outcomes.count("limited"),
         }
     }
@@ -240,6 +244,10 @@ impl Outcomes {
     }
 
     fn count(&self, outcome: &'static str) {
-        self.0.with(&[outcome]).increment();
+        self.count_all(outcome, 1);
+    }
+
+    fn count_all(&self, outcome: &'static str, events: u32) {
+        self.0.with(&[outcome]).add(events.into());
     }
 }
