@@ -12,23 +12,17 @@
 //! Admin server, events and each of the watches are tasks of their own, so that what wakes one is not everybody's business. The
 //! features are not: they must stop the moment their term ends, and a future that is dropped does.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{path::Path, time::Duration};
 
 use anyhow::Context;
 use cluster::{
     server::{self, ListMode, Version},
     watch::Watches,
 };
-use enforcement::{Enforcement, audit::Audit};
-use ephemeral::{
-    Caches, Ephemeral,
-    reclaim::{self, Reclaim},
-};
-use futures::future::join_all;
 use kube::{Client, Config as KubeConfig};
 use platform::{
     admin::AdminServer,
-    admission::{AdmissionServer, ServedCertificate, ServerError, Webhook},
+    admission::{AdmissionServer, ServedCertificate, ServerError},
     client::{self, ClientOptions, Fence, FencedClient},
     events::{Recorder, Worker},
     leader::{Elector, unique_identity},
@@ -38,8 +32,6 @@ use platform::{
     shutdown,
     trouble::causes,
 };
-use provisioner::Provisioner;
-use releaser::{Releaser, Scrub, scrub::SCRUB};
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep},
@@ -48,8 +40,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     certificates::Certificates,
-    config::{Config, Feature},
-    stores::Stores,
+    config::Config,
+    features::{Features, Tools},
 };
 
 /// Kubernetes gives a pod 30 s to end; this leaves time to release the lease and to send the last events.
@@ -117,7 +109,7 @@ async fn bind_admission(
     registry: &Registry,
     readiness: &Readiness,
 ) -> Result<Option<AdmissionServer>, ServerError> {
-    if !config.features.iter().any(|feature| feature.answers_admission()) {
+    if !config.answers_admission() {
         return Ok(None);
     }
     AdmissionServer::bind(config.webhook.settings(), certificate.clone(), registry, readiness).await.map(Some)
@@ -136,16 +128,9 @@ struct Operator {
     /// Met once the API server has said which Kubernetes it is; until then nothing can be known.
     reached: Gate,
     namespace: Option<String>,
-    stores: Stores,
-    ephemeral: Option<Ephemeral>,
-    reclaim: Option<Reclaim>,
-    provisioner: Option<Provisioner>,
-    releaser: Option<Releaser>,
-    enforcement: Option<Arc<Enforcement>>,
-    audit: Option<Audit>,
+    features: Features,
     /// Answers the API server; taken when it starts.
     admission: Option<AdmissionServer>,
-    webhooks: Vec<Arc<dyn Webhook>>,
     /// What that server shows.
     certificates: Option<Certificates>,
     /// Writes the events; taken when it starts.
@@ -183,54 +168,8 @@ impl Operator {
             None
         };
 
-        let runs = |feature| config.features.contains(&feature);
-        let reclaim = config.ephemeral.reclaim().filter(|_| runs(Feature::Ephemeral));
-        let stores = Stores::new(&config.features, reclaim.is_some());
-        let Stores { pods, claims, classes, namespaces, volumes } = &stores;
-        let reclaim = reclaim.map(|settings| {
-            let caches = reclaim::Caches::beside(pods, claims, classes);
-            Reclaim::new(caches, writer.clone(), recorder.clone(), &registry, settings)
-        });
-        let provisioner = runs(Feature::Provisioner).then(|| {
-            let caches = provisioner::Caches { pods: pods.clone(), claims: claims.clone() };
-            let (writer, reader, recorder) = (writer.clone(), client.clone(), recorder.clone());
-            Provisioner::new(caches, writer, reader, recorder, &registry, config.provisioner.settings())
-        });
-        let releaser = runs(Feature::Releaser).then(|| {
-            let caches = releaser::Caches {
-                volumes: volumes.clone(),
-                claims: claims.clone(),
-                classes: classes.clone(),
-                namespaces: namespaces.clone(),
-            };
-            let settings = config.releaser.settings(config.namespace.as_deref());
-            let releaser = Releaser::new(caches, writer.clone(), recorder.clone(), &registry, settings);
-            if config.releaser.scrub { releaser.with_scrub(Scrub::new(&home)) } else { releaser }
-        });
-        let enforcement = admission.as_ref().filter(|_| runs(Feature::Enforcement)).map(|server| {
-            let caches = enforcement::Caches {
-                pods: pods.clone(),
-                classes: classes.clone(),
-                namespaces: namespaces.clone(),
-                volumes: volumes.clone(),
-            };
-            // Where a kubeconfig names no namespace it is `default`: that is nobody's own.
-            let home = Some(home.clone()).filter(|home| home != "default");
-            let settings = enforcement::Settings { home, ..config.enforcement.clone() };
-            let _guard = server.enter();
-            let reader = client::build(kube.clone(), ClientOptions { retry: false, ..ClientOptions::new(&registry) })?;
-            anyhow::Ok(Arc::new(Enforcement::new(caches, settings, reader, recorder.clone(), &registry)))
-        });
-        let enforcement = enforcement.transpose()?;
-        let audit = enforcement.as_ref().map(|feature| {
-            let settings = Arc::new(enforcement::Settings { home: Some(home.clone()), ..config.enforcement.clone() });
-            let caches = feature.caches().clone();
-            Audit::new(client.clone(), caches, settings, config.namespace.clone(), &registry)
-        });
-        let ephemeral = runs(Feature::Ephemeral).then(|| {
-            let caches = Caches::beside(pods, claims, namespaces);
-            Ephemeral::new(caches, writer, recorder, &registry, config.ephemeral.concurrency)
-        });
+        let tools = Tools { client: client.clone(), writer, recorder, registry: registry.clone() };
+        let features = Features::new(config, kube, &home, admission.as_ref(), &tools)?;
         let reached = readiness.gate("the API server");
         let namespace = config.namespace.clone();
         Ok(Self {
@@ -239,14 +178,7 @@ impl Operator {
             readiness,
             reached,
             namespace,
-            stores,
-            ephemeral,
-            reclaim,
-            provisioner,
-            releaser,
-            webhooks: enforcement.iter().map(|feature| Arc::clone(feature) as Arc<dyn Webhook>).collect(),
-            enforcement,
-            audit,
+            features,
             admission,
             certificates,
             events: Some(events),
@@ -257,7 +189,7 @@ impl Operator {
 
     async fn run(mut self, stop: CancellationToken) -> anyhow::Result<()> {
         let (elector, events) = (self.elector.take(), self.events.take());
-        let (admission, webhooks) = (self.admission.take(), std::mem::take(&mut self.webhooks));
+        let (admission, webhooks) = (self.admission.take(), self.features.webhooks());
         let mut certificates = self.certificates.take();
         let keeper = certificates.as_mut().and_then(|certificates| certificates.elector.take());
         let told = CancellationToken::new();
@@ -311,16 +243,8 @@ impl Operator {
             stopping.cancelled().await;
             sleep(DRAIN_DEADLINE).await;
         };
-        let make = self.ephemeral.iter().map(|feature| feature.run(stopping.clone()));
-        let free = self.reclaim.iter().map(|feature| feature.run(stopping.clone()));
-        let provision = self.provisioner.iter().map(|feature| feature.run(stopping.clone()));
-        let release = self.releaser.iter().map(|feature| feature.run(stopping.clone()));
-        let audit = self.audit.iter().map(|audit| audit.run(stopping.clone()));
-        let work = async {
-            tokio::join!(join_all(make), join_all(free), join_all(provision), join_all(release), join_all(audit));
-        };
         tokio::select! {
-            () = work => {}
+            () = self.features.act(&stopping) => {}
             () = drained => tracing::warn!(deadline = ?DRAIN_DEADLINE, "work was still under way at the deadline and is cut off"),
         }
     }
@@ -328,13 +252,8 @@ impl Operator {
     /// Keeps the caches warm, whoever leads. Returns only if it is pointless to go on.
     async fn watch(&self) -> anyhow::Error {
         let version = self.wait_for_server().await;
-        if let Some(releaser) = &self.releaser
-            && let Err(error) = releaser.check_rights().await
-        {
-            return anyhow::anyhow!("{error}");
-        }
-        if let Some(enforcement) = &self.enforcement {
-            enforcement.introduce(&self.client).await;
+        if let Err(error) = self.features.prepare(&self.client).await {
+            return error;
         }
         let watches = Watches {
             client: self.client.clone(),
@@ -343,44 +262,11 @@ impl Operator {
             readiness: self.readiness.clone(),
             registry: self.registry.clone(),
         };
-        let feeds = self.feeds(&watches);
+        let feeds = self.features.feed(&watches);
         // Only now: from here on readiness waits for the caches.
         self.reached.open();
         feeds.join_all().await;
         anyhow::anyhow!("all watches have ended")
-    }
-
-    /// One watch per kind that an enabled feature needs.
-    fn feeds(&self, watches: &Watches) -> JoinSet<()> {
-        let Self { stores, ephemeral, reclaim, provisioner, releaser, enforcement, .. } = self;
-        let enforces = enforcement.is_some();
-        let mut feeds = JoinSet::new();
-        if ephemeral.is_some() || provisioner.is_some() || releaser.is_some() {
-            feeds.spawn(watches.feed(&stores.claims));
-        }
-        if ephemeral.is_some() || provisioner.is_some() || enforces {
-            feeds.spawn(watches.feed(&stores.pods));
-        }
-        if ephemeral.is_some() || enforces || releaser.as_ref().is_some_and(Releaser::watches_namespaces) {
-            feeds.spawn(watches.feed_namespaces(&stores.namespaces));
-        }
-        if reclaim.is_some() || releaser.is_some() || enforces {
-            feeds.spawn(watches.feed_cluster_scoped(&stores.classes));
-        }
-        if releaser.is_some() || enforces {
-            feeds.spawn(watches.feed_cluster_scoped(&stores.volumes));
-        }
-        if let Some(scrub) = releaser.as_ref().and_then(Releaser::scrubs) {
-            feeds.spawn(watches.feed_labelled(scrub.namespace(), SCRUB, scrub.jobs()));
-        }
-        if let Some(ephemeral) = ephemeral {
-            feeds.spawn(watches.feed(&ephemeral.caches().quotas));
-        }
-        if let Some(reclaim) = reclaim {
-            feeds.spawn(watches.feed_cluster_scoped(&reclaim.caches().drivers));
-            feeds.spawn(watches.feed_cluster_scoped(&reclaim.caches().attachments));
-        }
-        feeds
     }
 
     /// An API server that is down or not yet up is waited for, however long it takes.

@@ -1,9 +1,12 @@
 //! The stores, each with what the enabled features want of it.
 
-use cluster::{Store, store::Index};
+use cluster::{
+    Store,
+    store::{Index, Interest},
+};
 use ephemeral::reclaim;
 
-use crate::config::Feature;
+use crate::config::{Config, Feature};
 
 /// What more than one feature may look at. A store that no enabled feature needs stays empty.
 pub(crate) struct Stores {
@@ -12,16 +15,18 @@ pub(crate) struct Stores {
     pub(crate) classes: Store<cluster::Class>,
     pub(crate) namespaces: Store<cluster::Namespace>,
     pub(crate) volumes: Store<cluster::Volume>,
+    pub(crate) nodes: Store<cluster::Node>,
 }
 
 impl Stores {
-    pub(crate) fn new(features: &[Feature], reclaims: bool) -> Self {
+    pub(crate) fn new(config: &Config, reclaims: bool) -> Self {
         Self {
-            pods: store_of_pods(features, reclaims),
+            pods: store_of_pods(&config.features, reclaims),
             claims: Store::new(vec![|_| true], vec![]),
             classes: Store::new(vec![|_| true], vec![]),
             namespaces: Store::new(vec![|_| true], vec![]),
-            volumes: store_of_volumes(features),
+            volumes: store_of_volumes(config),
+            nodes: store_of_nodes(&config.placement),
         }
     }
 }
@@ -45,22 +50,41 @@ fn store_of_pods(features: &[Feature], reclaims: bool) -> Store<cluster::Pod> {
     if features.contains(&Feature::Enforcement) {
         interests.push(enforcement::observe::interesting_pod);
     }
+    if features.contains(&Feature::Placement) {
+        interests.push(placement::interesting_pod);
+        indexes.extend(placement::INDEXES_OF_PODS);
+    }
     Store::new(interests, each_once(indexes))
 }
 
 /// Volumes that no enabled feature could act on are not kept either.
-fn store_of_volumes(features: &[Feature]) -> Store<cluster::Volume> {
-    let mut interests: Vec<fn(&cluster::Volume) -> bool> = Vec::new();
+fn store_of_volumes(config: &Config) -> Store<cluster::Volume> {
+    let runs = |feature| config.features.contains(&feature);
+    let mut interests: Vec<Interest<cluster::Volume>> = Vec::new();
     let mut indexes: Vec<Index<cluster::Volume>> = Vec::new();
-    if features.contains(&Feature::Releaser) {
-        interests.push(|_| true);
+    if runs(Feature::Releaser) {
+        interests.push(Box::new(|_| true));
         indexes.extend(releaser::INDEXES_OF_VOLUMES);
     }
-    if features.contains(&Feature::Enforcement) {
-        interests.push(enforcement::observe::interesting_volume);
+    if runs(Feature::Enforcement) {
+        interests.push(Box::new(enforcement::observe::interesting_volume));
         indexes.extend(enforcement::observe::INDEXES_OF_VOLUMES);
     }
-    Store::new(interests, each_once(indexes))
+    let indexes = |more: Vec<Index<_>>| each_once(indexes.into_iter().chain(more).collect());
+    if !runs(Feature::Placement) {
+        return Store::trimmed(interests, indexes(vec![]), |volume| volume.keep_only(|_| false));
+    }
+    let settings = config.placement.clone();
+    interests.push(Box::new(move |volume| placement::interesting_volume(volume, &settings)));
+    let settings = config.placement.clone();
+    let trim = move |volume: &mut cluster::Volume| volume.keep_only(|key| settings.reads(key));
+    Store::trimmed(interests, indexes(placement::INDEXES_OF_VOLUMES.into()), trim)
+}
+
+fn store_of_nodes(settings: &placement::Settings) -> Store<cluster::Node> {
+    let settings = settings.clone();
+    let trim = move |node: &mut cluster::Node| node.keep_only(|key| settings.is_node_key(key));
+    Store::trimmed(vec![Box::new(|_| true)], placement::INDEXES_OF_NODES.into(), trim)
 }
 
 /// Two features may want the same index.

@@ -19,8 +19,8 @@ pub struct Claim {
     pub owned_by_pod: bool,
     /// Whether somebody asked for its end.
     pub being_deleted: bool,
-    /// Whether it has no volume yet.
-    pub unbound: bool,
+    /// The name of the volume that it has, if it has one.
+    pub volume: Option<Box<str>>,
     /// What it wants to become of its volume; most claims want nothing.
     pub release_labels: Option<Box<ReleaseLabels>>,
 }
@@ -30,8 +30,6 @@ pub struct Claim {
 pub struct ReleaseLabels {
     /// Which claim it is.
     pub uid: Box<str>,
-    /// The volume that it has, if it has one.
-    pub volume: Option<Box<str>>,
     /// The labels in the domains of the provisioner and of the releaser.
     pub labels: BTreeMap<String, String>,
 }
@@ -52,16 +50,13 @@ impl Slim for Claim {
     fn from_wire(Wire { mut metadata, spec }: Wire) -> Option<Self> {
         let owner = meta::controller(&mut metadata);
         let release_labels = metadata.labels.take().zip(metadata.uid.take());
-        let volume = spec.volume_name.filter(|name| !name.is_empty());
         Some(Self {
             key: ObjectKey::new(&metadata.namespace?, &metadata.name?),
             owned_by_pod: owner.as_ref().is_some_and(|owner| owner.kind == "Pod" && owner.api_version == "v1"),
             owner: owner.map(|owner| owner.uid.into_boxed_str()),
             being_deleted: metadata.deletion_timestamp.is_some(),
-            unbound: volume.is_none(),
-            release_labels: release_labels.map(|(labels, uid)| {
-                Box::new(ReleaseLabels { uid: uid.into(), volume: volume.map(String::into_boxed_str), labels })
-            }),
+            volume: spec.volume_name.filter(|name| !name.is_empty()).map(String::into_boxed_str),
+            release_labels: release_labels.map(|(labels, uid)| Box::new(ReleaseLabels { uid: uid.into(), labels })),
         })
     }
 

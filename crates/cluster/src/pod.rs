@@ -14,6 +14,9 @@ use crate::{
     store::{Index, Slim},
 };
 
+/// The scheduling gate of pods whose home node is away and must not be left.
+pub const HOME_NODE_GATE: &str = "claimkeeper.dev/home-node";
+
 /// A pod.
 #[derive(Debug)]
 pub struct Pod {
@@ -31,8 +34,10 @@ pub struct Pod {
     pub ephemeral_volumes: Box<[EphemeralVolume]>,
     /// The names of the claims that it uses without owning them: those that its spec calls by name.
     pub used_claims: Box<[Box<str>]>,
-    /// Where it was to run, kept once it has ended: before that nobody asks, and most pods have not ended.
-    pub last_node: Option<Box<str>>,
+    /// Where it runs, or is to run, or ran; none if nobody has found it a place yet.
+    pub node: Option<Box<str>>,
+    /// Whether it waits behind [`HOME_NODE_GATE`].
+    pub waits_for_home: bool,
     /// What it asks for by annotation; most pods ask for nothing.
     pub claim_requests: Option<Box<ClaimRequests>>,
 }
@@ -141,7 +146,8 @@ impl Slim for Pod {
             ephemeral_volumes: ephemeral_volumes.into(),
             used_claims: used_claims.into(),
             claim_requests,
-            last_node: spec.node_name.filter(|_| phase != Phase::Active).map(String::into_boxed_str),
+            node: spec.node_name.filter(|node| !node.is_empty()).map(String::into_boxed_str),
+            waits_for_home: spec.scheduling_gates.iter().any(|gate| gate.name == HOME_NODE_GATE),
         })
     }
 
@@ -190,6 +196,14 @@ struct WireSpec {
     volumes: Vec<WireVolume>,
     node_name: Option<String>,
     service_account_name: Option<String>,
+    #[serde(default)]
+    scheduling_gates: Vec<WireGate>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct WireGate {
+    #[serde(default)]
+    name: String,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -250,17 +264,29 @@ mod tests {
     }
 
     #[test]
-    fn claims_that_are_called_by_name_are_known_and_the_node_once_the_pod_has_ended() {
-        let pod = |phase: &str| {
+    fn claims_that_are_called_by_name_are_known_and_so_is_the_node() {
+        let pod = |node: &str| {
             decode(&format!(
                 r#"{{"metadata":{{"namespace":"ci","name":"build","uid":"u1"}},
-                     "spec":{{"nodeName":"node-1","volumes":[{{"name":"a","persistentVolumeClaim":{{"claimName":"data"}}}}]}},
-                     "status":{{"phase":"{phase}"}}}}"#
+                     "spec":{{{node}"volumes":[{{"name":"a","persistentVolumeClaim":{{"claimName":"data"}}}}]}},
+                     "status":{{"phase":"Running"}}}}"#
             ))
         };
-        assert_eq!(used_claims(&pod("Running")), ["ci/data".into()]);
-        assert_eq!(pod("Running").last_node, None);
-        assert_eq!(pod("Succeeded").last_node.as_deref(), Some("node-1"));
+        assert_eq!(used_claims(&pod("")), ["ci/data".into()]);
+        assert_eq!(pod("").node, None);
+        assert_eq!(pod(r#""nodeName":"node-1","#).node.as_deref(), Some("node-1"));
+    }
+
+    #[test]
+    fn only_our_own_gate_keeps_a_pod_waiting_for_its_home() {
+        for (gates, waits) in
+            [(r#"[{"name":"example.dev/other"},{"name":"claimkeeper.dev/home-node"}]"#, true), ("[]", false)]
+        {
+            let pod = decode(&format!(
+                r#"{{"metadata":{{"namespace":"ci","name":"build","uid":"u1"}},"spec":{{"schedulingGates":{gates}}}}}"#
+            ));
+            assert_eq!(pod.waits_for_home, waits, "{gates}");
+        }
     }
 
     #[test]

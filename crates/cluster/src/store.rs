@@ -63,6 +63,11 @@ pub enum Change<'a, T> {
     },
 }
 
+/// Whether an object is kept.
+pub type Interest<T> = Box<dyn Fn(&T) -> bool + Send + Sync>;
+
+type Trim<T> = Box<dyn Fn(&mut T) + Send + Sync>;
+
 type Listener<T> = Box<dyn Fn(Change<'_, T>) + Send + Sync>;
 
 /// The objects of one kind. Cheap to clone.
@@ -72,7 +77,9 @@ pub struct Store<T> {
 
 struct Shared<T> {
     /// Only objects in which somebody is interested are kept at all.
-    interests: Vec<fn(&T) -> bool>,
+    interests: Vec<Interest<T>>,
+    /// What is forgotten of them.
+    trim: Trim<T>,
     state: RwLock<State<T>>,
     // Locked for the whole of every change and of every subscription, so that a new subscriber sees each object exactly once:
     // either in its first round or as a change.
@@ -110,10 +117,23 @@ impl<T: Slim> Store<T> {
     /// An empty store that keeps an object if any of `interests` says so.
     #[must_use]
     pub fn new(interests: Vec<fn(&T) -> bool>, indexes: Vec<Index<T>>) -> Self {
+        let interests = interests.into_iter().map(|interest| Box::new(interest) as Interest<T>).collect();
+        Self::trimmed(interests, indexes, |_| ())
+    }
+
+    /// The same for interests that depend on the configuration; `trim` takes from each object what nobody reads, before
+    /// anything else looks at it.
+    #[must_use]
+    pub fn trimmed(
+        interests: Vec<Interest<T>>,
+        indexes: Vec<Index<T>>,
+        trim: impl Fn(&mut T) + Send + Sync + 'static,
+    ) -> Self {
         let indexes = indexes.into_iter().map(|index| (index, BTreeSet::new())).collect();
         Self {
             shared: Arc::new(Shared {
                 interests,
+                trim: Box::new(trim),
                 state: RwLock::new(State { objects: HashMap::new(), indexes, list: 0 }),
                 listeners: Mutex::new(Listeners { next_id: 0, known: Vec::new() }),
                 synced: watch::Sender::new(false),
@@ -205,7 +225,8 @@ impl<T: Slim> Store<T> {
     }
 
     /// The watch or the list showed an object.
-    pub fn apply(&self, object: T) {
+    pub fn apply(&self, mut object: T) {
+        (self.shared.trim)(&mut object);
         let listeners = self.shared.listeners.lock();
         if !self.shared.interests.iter().any(|interested| interested(&object)) {
             self.remove(&listeners, object.key());

@@ -51,9 +51,25 @@ pub struct Volume {
     pub labels: BTreeMap<String, String>,
     /// The annotations that some decision reads.
     pub annotations: BTreeMap<String, String>,
+    /// What its CSI driver noted about it, as far as some decision reads it.
+    pub attributes: BTreeMap<String, String>,
+    /// Where it can be reached from.
+    pub reach: Reach,
     /// What it has to offer to a claim.
     pub offer: Offer,
 }
+
+/// From which nodes a volume can be reached.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reach {
+    /// Whether its node affinity says anything at all.
+    pub is_limited: bool,
+    /// What every such node has: label, or the field [`NODE_NAME_FIELD`], and its one value. Empty if there is a choice.
+    pub pins: Vec<(Box<str>, Box<str>)>,
+}
+
+/// What a pin to the name of a node is called.
+pub const NODE_NAME_FIELD: &str = "metadata.name";
 
 /// What a volume has to offer to a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,6 +139,14 @@ impl Volume {
         self.phase == VolumePhase::Available && self.claim.is_none()
     }
 
+    /// Forgets the annotations, attributes and pins that neither this house nor the configuration has a word for.
+    pub fn keep_only(&mut self, wants: impl Fn(&str) -> bool) {
+        self.annotations.retain(|key, _| meta::is_ours(key) || wants(key));
+        self.attributes.retain(|key, _| wants(key));
+        self.reach.pins.retain(|(key, _)| wants(key));
+        self.reach.pins.shrink_to_fit();
+    }
+
     /// The volume as what an event is about.
     #[must_use]
     pub fn reference(&self) -> ObjectReference {
@@ -144,6 +168,8 @@ impl Slim for Volume {
         let mut annotations = metadata.annotations.unwrap_or_default();
         let maker = annotations.remove(PROVISIONED_BY);
         let class = annotations.get(CLASS_ANNOTATION).cloned().or(spec.storage_class_name).unwrap_or_default();
+        let (driver, attributes) = spec.csi.map(|csi| (csi.driver, csi.volume_attributes)).unzip();
+        let attributes = attributes.flatten();
         Some(Self {
             key: ObjectKey::new("", &metadata.name?),
             uid: metadata.uid?.into_boxed_str(),
@@ -159,7 +185,9 @@ impl Slim for Volume {
             retained: spec.persistent_volume_reclaim_policy.as_deref() == Some("Retain"),
             being_deleted: metadata.deletion_timestamp.is_some(),
             class: class.into_boxed_str(),
-            driver: spec.csi.map(|csi| csi.driver).or(maker).unwrap_or_default().into_boxed_str(),
+            driver: driver.or(maker).unwrap_or_default().into_boxed_str(),
+            attributes: attributes.unwrap_or_default(),
+            reach: spec.node_affinity.and_then(|affinity| affinity.required).map(Reach::from).unwrap_or_default(),
             claim: spec.claim_ref.map(Into::into),
             labels: metadata.labels.unwrap_or_default(),
             annotations,
@@ -181,7 +209,7 @@ impl Slim for Volume {
 #[derive(Debug, Clone, Deserialize, Resource)]
 #[resource(inherit = PersistentVolume)]
 pub struct Wire {
-    #[serde(deserialize_with = "meta::slim_with_labels")]
+    #[serde(deserialize_with = "meta::slim_with_labels_and_annotations")]
     metadata: ObjectMeta,
     #[serde(default)]
     spec: WireSpec,
@@ -195,6 +223,7 @@ struct WireSpec {
     persistent_volume_reclaim_policy: Option<String>,
     storage_class_name: Option<String>,
     csi: Option<WireCsi>,
+    node_affinity: Option<WireAffinity>,
     claim_ref: Option<WireReference>,
     capacity: Option<WireCapacity>,
     #[serde(default)]
@@ -204,9 +233,61 @@ struct WireSpec {
 }
 
 #[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct WireCsi {
     #[serde(default)]
     driver: String,
+    volume_attributes: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct WireAffinity {
+    required: Option<WireSelector>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireSelector {
+    #[serde(default)]
+    node_selector_terms: Vec<WireTerm>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireTerm {
+    #[serde(default)]
+    match_expressions: Vec<WireRequirement>,
+    #[serde(default)]
+    match_fields: Vec<WireRequirement>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct WireRequirement {
+    key: Box<str>,
+    operator: String,
+    #[serde(default)]
+    values: Vec<Box<str>>,
+}
+
+impl WireTerm {
+    /// Keys that can have one value only. A term without any requirement matches no node at all.
+    fn pins(self) -> Vec<(Box<str>, Box<str>)> {
+        let pin = |WireRequirement { key, operator, values }| match <[Box<str>; 1]>::try_from(values) {
+            Ok([value]) if operator == "In" => Some((key, value)),
+            _ => None,
+        };
+        self.match_expressions.into_iter().chain(self.match_fields).filter_map(pin).collect()
+    }
+}
+
+impl From<WireSelector> for Reach {
+    fn from(WireSelector { node_selector_terms }: WireSelector) -> Self {
+        // Only one of the terms need match, so a pin is what all of them have.
+        let mut terms = node_selector_terms.into_iter().map(WireTerm::pins);
+        let mut pins = terms.next().unwrap_or_default();
+        terms.for_each(|term| pins.retain(|pin| term.contains(pin)));
+        Self { is_limited: true, pins }
+    }
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -242,7 +323,7 @@ mod tests {
     fn decode(spec: &str, status: &str) -> Volume {
         let json = format!(
             r#"{{"metadata":{{"name":"pv-1","uid":"u1","resourceVersion":"7","labels":{{"zone":"a"}},
-                 "annotations":{{"{BOUND_BY_CONTROLLER}":"yes","kubectl.kubernetes.io/last-applied-configuration":"long"}},
+                 "annotations":{{"{BOUND_BY_CONTROLLER}":"yes","example.dev/note":"x","kubectl.kubernetes.io/last-applied-configuration":"long"}},
                  "managedFields":[{{"manager":"x"}}]}},"spec":{spec},"status":{status}}}"#
         );
         Volume::from_wire(serde_json::from_str(&json).unwrap()).unwrap()
@@ -258,11 +339,54 @@ mod tests {
         assert_eq!((volume.phase, volume.retained), (VolumePhase::Released, true));
         assert_eq!(volume.phase_since, Some("2026-01-01T00:00:00Z".parse().unwrap()));
         assert_eq!(volume.claim, Some(ClaimReference { key: ObjectKey::new("ci", "build"), uid: Some("c1".into()) }));
-        assert_eq!(volume.annotations.keys().collect::<Vec<_>>(), [BOUND_BY_CONTROLLER]);
+        assert_eq!(volume.annotations.keys().collect::<Vec<_>>(), ["example.dev/note", BOUND_BY_CONTROLLER]);
         assert_eq!((&*volume.class, &*volume.offer.mode), ("cache", "Filesystem"));
         assert_eq!(unused_by_namespace(&volume), ["ci".into()]);
         assert_eq!((RELEASED_BY_CLASS.values)(&volume), ["cache".into()]);
         assert!((FREE_BY_CLASS.values)(&volume).is_empty());
+    }
+
+    #[test]
+    fn what_the_configuration_has_no_word_for_is_forgotten() {
+        let mut volume = decode(
+            r#"{"csi":{"driver":"d","volumeAttributes":{"home":"n","size":"1"}},"nodeAffinity":{"required":{"nodeSelectorTerms":[
+                {"matchExpressions":[{"key":"host","operator":"In","values":["n"]},{"key":"zone","operator":"In","values":["a"]}]}]}}}"#,
+            "{}",
+        );
+        volume.keep_only(|key| ["home", "host"].contains(&key));
+        assert_eq!(volume.annotations.keys().collect::<Vec<_>>(), [BOUND_BY_CONTROLLER]);
+        assert_eq!(volume.attributes.keys().collect::<Vec<_>>(), ["home"]);
+        assert_eq!(volume.reach, Reach { is_limited: true, pins: vec![("host".into(), "n".into())] });
+    }
+
+    #[test]
+    fn a_pin_is_what_every_term_says_and_leaves_no_choice() {
+        let host = |values: &str| format!(r#"{{"key":"host","operator":"In","values":{values}}}"#);
+        let expressions = |all: &[String]| format!(r#"{{"matchExpressions":[{}]}}"#, all.join(","));
+        let zone = r#"{"key":"zone","operator":"In","values":["a"]}"#.to_owned();
+        let (one, other, two) = (host(r#"["n"]"#), host(r#"["m"]"#), host(r#"["n","m"]"#));
+        let not = r#"{"key":"host","operator":"NotIn","values":["n"]}"#.to_owned();
+        let named = r#"{"matchFields":[{"key":"metadata.name","operator":"In","values":["n"]}]}"#.to_owned();
+        for (terms, pins) in [
+            (vec![expressions(&[one.clone()])], vec![("host", "n")]),
+            (
+                vec![expressions(&[one.clone(), zone.clone()]), expressions(&[zone.clone(), one.clone()])],
+                vec![("host", "n"), ("zone", "a")],
+            ),
+            (vec![expressions(&[one.clone(), zone.clone()]), expressions(&[other, zone])], vec![("zone", "a")]),
+            (vec![expressions(&[two])], vec![]),
+            (vec![expressions(&[not])], vec![]),
+            (vec![expressions(&[one]), expressions(&[])], vec![]),
+            (vec![named], vec![(NODE_NAME_FIELD, "n")]),
+        ] {
+            let terms = terms.join(",");
+            let spec = format!(r#"{{"nodeAffinity":{{"required":{{"nodeSelectorTerms":[{terms}]}}}}}}"#);
+            let reach = decode(&spec, "{}").reach;
+            let pins: Vec<(Box<str>, Box<str>)> =
+                pins.into_iter().map(|(key, value)| (key.into(), value.into())).collect();
+            assert_eq!(reach, Reach { is_limited: true, pins }, "{terms}");
+        }
+        assert_eq!(decode("{}", "{}").reach, Reach::default());
     }
 
     #[test]

@@ -34,7 +34,7 @@ fn claim() -> impl Strategy<Value = Claim> {
         owner: owner.map(|owner| format!("uid{owner}").into()),
         owned_by_pod: owner.is_some(),
         being_deleted,
-        unbound: false,
+        volume: None,
         release_labels: None,
     })
 }
@@ -140,7 +140,7 @@ fn a_dropped_subscription_hears_nothing_more() {
         owner: None,
         owned_by_pod: false,
         being_deleted: false,
-        unbound: false,
+        volume: None,
         release_labels: None,
     };
     store.apply(late);

@@ -98,7 +98,8 @@ mod tests {
             phase: Phase::Active,
             ephemeral_volumes: Box::default(),
             used_claims: Box::default(),
-            last_node: None,
+            node: None,
+            waits_for_home: false,
             claim_requests: None,
         };
         let body = String::from_utf8(body(&pod, &volume, &pod.claim_key(&volume)).unwrap()).unwrap();

@@ -157,7 +157,8 @@ mod tests {
             phase,
             ephemeral_volumes: Box::default(),
             used_claims: Box::default(),
-            last_node: None,
+            node: None,
+            waits_for_home: false,
             claim_requests: None,
         })
     }
@@ -170,7 +171,7 @@ mod tests {
                 owner: owner.map(Into::into),
                 owned_by_pod: owner.is_some(),
                 being_deleted,
-                unbound: true,
+                volume: None,
                 release_labels: None,
             })
         });

@@ -103,7 +103,7 @@ fn claim_unknown(seen: &Observation) -> Option<Decision<Action>> {
 
 // Kubernetes binds in several writes, and may give the claim another volume in between: its label would stay on this one.
 fn claim_not_bound(seen: &Observation) -> Option<Decision<Action>> {
-    let found = seen.claim.as_ref().and_then(|claim| claim.release_labels.as_ref())?.volume.as_deref();
+    let found = seen.claim.as_ref()?.volume.as_deref();
     let message = "the claim that the volume refers to does not have it, or not yet";
     (found != Some(seen.volume.key.name())).then(|| Decision::new(Action::Leave, "ClaimNotBound", message))
 }

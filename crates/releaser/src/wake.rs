@@ -78,13 +78,16 @@ impl Releaser {
                 Change::Applied { old, new } => (old, Some(new)),
                 Change::Deleted { old } => (Some(old), None),
             };
-            let labels = |claim: Option<&Claim>| claim.and_then(|claim| claim.release_labels.clone());
+            let asks = |claim: Option<&Claim>| {
+                let claim = claim.filter(|claim| claim.release_labels.is_some())?;
+                Some((claim.release_labels.clone(), claim.volume.clone()))
+            };
             let Some(claim) = new.or(old) else { return };
             // Its volume may be associated now, or released, because this claim was in its way.
-            if new.is_none() || labels(old) != labels(new) {
+            if new.is_none() || asks(old) != asks(new) {
                 volumes.find(&BY_CLAIM, claim.key.as_str()).iter().for_each(|volume| queue.add(volume.key.clone()));
             }
-            if new.is_some_and(|new| new.unbound) {
+            if new.is_some_and(|new| new.volume.is_none()) {
                 let unused = volumes.find(&UNUSED_BY_NAMESPACE, claim.key.namespace()).into_iter();
                 let waiting =
                     unused.filter(|volume| volume.phase == VolumePhase::Released && by_namespace(volume, &classes));

@@ -12,6 +12,7 @@ pub(crate) enum Feature {
     Provisioner,
     Releaser,
     Enforcement,
+    Placement,
 }
 
 /// A name that belongs to no feature.
@@ -19,7 +20,7 @@ pub(crate) enum Feature {
 pub(crate) struct UnknownFeature(String);
 
 impl Feature {
-    const ALL: [Self; 4] = [Self::Ephemeral, Self::Provisioner, Self::Releaser, Self::Enforcement];
+    const ALL: [Self; 5] = [Self::Ephemeral, Self::Provisioner, Self::Releaser, Self::Enforcement, Self::Placement];
 
     /// The name in flags, configuration, logs and metrics.
     pub(crate) fn name(self) -> &'static str {
@@ -28,14 +29,7 @@ impl Feature {
             Self::Provisioner => "provisioner",
             Self::Releaser => "releaser",
             Self::Enforcement => "enforcement",
-        }
-    }
-
-    /// Whether the API server asks it before it writes.
-    pub(crate) fn answers_admission(self) -> bool {
-        match self {
-            Self::Ephemeral | Self::Provisioner | Self::Releaser => false,
-            Self::Enforcement => true,
+            Self::Placement => "placement",
         }
     }
 

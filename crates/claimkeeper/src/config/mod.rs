@@ -5,6 +5,7 @@ mod enforcement;
 mod error;
 mod feature;
 mod label;
+mod placement;
 pub(crate) mod provisioner;
 pub(crate) mod releaser;
 mod seconds;
@@ -39,6 +40,7 @@ pub(crate) struct Config {
     pub provisioner: provisioner::Provisioner,
     pub releaser: releaser::Releaser,
     pub enforcement: ::enforcement::Settings,
+    pub placement: ::placement::Settings,
 }
 
 /// Who of several replicas acts.
@@ -189,6 +191,15 @@ impl Config {
         ::enforcement::Settings { home: self.leader_election.namespace.clone(), ..self.enforcement.clone() }
     }
 
+    /// Whether the API server asks a feature before it writes.
+    pub(crate) fn answers_admission(&self) -> bool {
+        self.features.iter().any(|feature| match feature {
+            Feature::Ephemeral | Feature::Provisioner | Feature::Releaser => false,
+            Feature::Enforcement => true,
+            Feature::Placement => self.placement.pod_webhook,
+        })
+    }
+
     /// What the types alone do not tell.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         logging::check_level(&self.log.level).map_err(|error| ConfigError::value("log.level", &error))?;
@@ -199,6 +210,8 @@ impl Config {
         self.releaser.check()?;
         self.webhook.check()?;
         enforcement::check(&self.enforcement)?;
+        check_concurrency("placement.concurrency", self.placement.concurrency)?;
+        placement::check(&self.placement)?;
         for plugin in &self.ephemeral.reclaim_without_attach {
             check_plugin(plugin)?;
         }
@@ -271,7 +284,7 @@ mod tests {
         assert_eq!(
             error("zzz: 1\n"),
             "line 1, column 1: unknown key `zzz`; known here: features, namespace, leaderElection, admin, webhook, \
-             log, ephemeral, provisioner, releaser, enforcement"
+             log, ephemeral, provisioner, releaser, enforcement, placement"
         );
     }
 
@@ -323,6 +336,14 @@ mod tests {
             ),
             ("enforcement:\n  drivers: [{name: a}, {name: a}]\n", "enforcement.drivers: has `a` twice"),
             ("enforcement:\n  trustedCreators: ['']\n", "enforcement.trustedCreators: has an empty name"),
+            ("placement:\n  drivers: [{name: a}, {name: a}]\n", "placement.drivers: has `a` twice"),
+            (
+                "placement:\n  nodeKeys: [topology.kubernetes.io/zone]\n",
+                "placement.nodeKeys: has `topology.kubernetes.io/zone`",
+            ),
+            ("placement:\n  nodeKeys: ['']\n", "placement.nodeKeys: has an empty key"),
+            ("placement:\n  nodeGoneBrake: 20\n", "write it like 20%"),
+            ("placement:\n  concurrency: 0\n", "placement.concurrency: is 0"),
             (
                 "webhook: {certificates: {mode: files}}\n",
                 "webhook.certificates.directory: is missing, but mode files needs to know where",

@@ -229,7 +229,7 @@ impl Reclaim {
                 seen.volume = Some(Volume::from_wire(live, attach_required, &self.settings.without_attach));
             }
             Fact::Node => {
-                let live = match &case.pod.last_node {
+                let live = match &case.pod.node {
                     Some(name) => Api::<NodeWire>::all(client()).get_opt(name).await?,
                     None => None,
                 };

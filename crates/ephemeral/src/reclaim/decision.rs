@@ -157,7 +157,7 @@ impl Observation {
 
     /// The claim's volume and the pod's node, if that volume may ever have been mounted there.
     fn place(&self) -> Option<(&str, &str)> {
-        Some((self.live_claim()?.volume.as_deref()?, self.pod.last_node.as_deref()?))
+        Some((self.live_claim()?.volume.as_deref()?, self.pod.node.as_deref()?))
     }
 
     fn look(fact: Fact) -> Decision<Action> {

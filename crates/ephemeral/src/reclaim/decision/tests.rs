@@ -7,7 +7,7 @@ use super::*;
 
 const DISK: &str = "kubernetes.io/csi/disks.example.dev^vol-1";
 
-fn pod(phase: Phase, last_node: Option<&str>) -> Arc<Pod> {
+fn pod(phase: Phase, node: Option<&str>) -> Arc<Pod> {
     let phase = match phase {
         Phase::Active => "Running",
         Phase::Succeeded => "Succeeded",
@@ -15,7 +15,7 @@ fn pod(phase: Phase, last_node: Option<&str>) -> Arc<Pod> {
     };
     let pod = json!({
         "metadata": {"namespace": "ci", "name": "build", "uid": "p1"},
-        "spec": {"nodeName": last_node},
+        "spec": {"nodeName": node},
         "status": {"phase": phase},
     });
     Arc::new(Pod::from_wire(serde_json::from_value(pod).unwrap()).unwrap())
@@ -208,7 +208,7 @@ prop_compose! {
 fn is_safe(seen: &Observation) -> bool {
     let ClaimSeen::Live(claim) = &seen.claim else { return false };
     let unmounted = match (&seen.volume, &seen.node) {
-        _ if claim.volume.is_none() || seen.pod.last_node.is_none() => true,
+        _ if claim.volume.is_none() || seen.pod.node.is_none() => true,
         (_, Some(Node::Gone)) => seen.volume.is_some(),
         (Some(Volume::Attachable { listed_as }), Some(Node::There { volumes_in_use })) => {
             !volumes_in_use.contains(listed_as)
