@@ -78,7 +78,8 @@ fn store_of_volumes(config: &Config) -> Store<cluster::Volume> {
     interests.push(Box::new(move |volume| placement::interesting_volume(volume, &settings)));
     let settings = config.placement.clone();
     let trim = move |volume: &mut cluster::Volume| volume.keep_only(|key| settings.reads(key));
-    Store::trimmed(interests, indexes(placement::INDEXES_OF_VOLUMES.into()), trim)
+    // A pod whose volume is there, but none of ours, must not cost a read.
+    Store::trimmed(interests, indexes(placement::INDEXES_OF_VOLUMES.into()), trim).remembering_dropped()
 }
 
 fn store_of_nodes(settings: &placement::Settings) -> Store<cluster::Node> {

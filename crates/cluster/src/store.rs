@@ -90,6 +90,8 @@ struct Shared<T> {
 struct State<T> {
     objects: HashMap<ObjectKey, Entry<T>>,
     indexes: Vec<(Index<T>, IndexEntries)>,
+    /// The keys of objects that nobody is interested in, each with the list that showed it last; none if nobody asks.
+    dropped: Option<HashMap<ObjectKey, u64>>,
     /// The number of the newest list.
     list: u64,
 }
@@ -134,11 +136,25 @@ impl<T: Slim> Store<T> {
             shared: Arc::new(Shared {
                 interests,
                 trim: Box::new(trim),
-                state: RwLock::new(State { objects: HashMap::new(), indexes, list: 0 }),
+                state: RwLock::new(State { objects: HashMap::new(), indexes, dropped: None, list: 0 }),
                 listeners: Mutex::new(Listeners { next_id: 0, known: Vec::new() }),
                 synced: watch::Sender::new(false),
             }),
         }
+    }
+
+    /// From now on the store also knows which objects are there although it does not keep them.
+    #[must_use]
+    pub fn remembering_dropped(self) -> Self {
+        self.shared.state.write().dropped.get_or_insert_default();
+        self
+    }
+
+    /// Whether there is an object under this key in which nobody is interested. What is neither kept nor dropped is missing, or
+    /// too new to be known.
+    #[must_use]
+    pub fn has_dropped(&self, key: &ObjectKey) -> bool {
+        self.shared.state.read().dropped.as_ref().is_some_and(|dropped| dropped.contains_key(key))
     }
 
     /// The object under this key.
@@ -220,6 +236,7 @@ impl<T: Slim> Store<T> {
         for key in &gone {
             self.remove(&listeners, key);
         }
+        self.shared.state.write().forget_dropped();
         drop(listeners);
         self.shared.synced.send_replace(true);
     }
@@ -230,6 +247,7 @@ impl<T: Slim> Store<T> {
         let listeners = self.shared.listeners.lock();
         if !self.shared.interests.iter().any(|interested| interested(&object)) {
             self.remove(&listeners, object.key());
+            self.shared.state.write().note_dropped(object.key());
             return;
         }
         let new = Arc::new(object);
@@ -252,6 +270,19 @@ impl<T: Slim> Store<T> {
 }
 
 impl<T: Slim> State<T> {
+    fn note_dropped(&mut self, key: &ObjectKey) {
+        if let Some(dropped) = &mut self.dropped {
+            dropped.insert(key.clone(), self.list);
+        }
+    }
+
+    /// Those that the newest list did not show are gone.
+    fn forget_dropped(&mut self) {
+        if let Some(dropped) = &mut self.dropped {
+            dropped.retain(|_, list| *list == self.list);
+        }
+    }
+
     fn insert(&mut self, object: Arc<T>) -> Option<Arc<T>> {
         let key = object.key().clone();
         let old = self.remove(&key);
@@ -263,6 +294,9 @@ impl<T: Slim> State<T> {
     }
 
     fn remove(&mut self, key: &ObjectKey) -> Option<Arc<T>> {
+        if let Some(dropped) = &mut self.dropped {
+            dropped.remove(key);
+        }
         let old = self.objects.remove(key)?.object;
         for (index, entries) in &mut self.indexes {
             for value in (index.values)(&old) {

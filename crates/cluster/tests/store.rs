@@ -146,3 +146,36 @@ fn a_dropped_subscription_hears_nothing_more() {
     store.apply(late);
     assert!(believed.lock().is_empty());
 }
+
+#[test]
+fn a_store_that_is_asked_to_knows_what_it_has_dropped_and_only_as_long_as_it_is_there() {
+    let claim = |name: &str, being_deleted: bool| Claim {
+        key: ObjectKey::new("ci", name),
+        owner: None,
+        owned_by_pod: false,
+        being_deleted,
+        volume: None,
+        release_labels: None,
+    };
+    let store = Store::new(vec![|claim: &Claim| claim.being_deleted], vec![]).remembering_dropped();
+    let dropped = |name: &str| store.has_dropped(&ObjectKey::new("ci", name));
+    store.begin_list();
+    for name in ["a", "b", "c"] {
+        store.apply(claim(name, false));
+    }
+    store.end_list();
+    assert!(dropped("a") && dropped("b") && dropped("c") && !dropped("d") && store.is_empty());
+    store.apply(claim("a", true));
+    store.delete(&ObjectKey::new("ci", "b"));
+    assert!(!dropped("a") && !dropped("b") && store.len() == 1);
+    store.apply(claim("a", false));
+    assert!(dropped("a") && store.is_empty());
+    store.begin_list();
+    store.apply(claim("a", false));
+    store.end_list();
+    assert!(dropped("a") && !dropped("c"));
+
+    let forgetful = Store::new(vec![|claim: &Claim| claim.being_deleted], vec![]);
+    forgetful.apply(claim("a", false));
+    assert!(!forgetful.has_dropped(&ObjectKey::new("ci", "a")));
+}
