@@ -122,6 +122,7 @@ impl Features {
                 recorder: recorder.clone(),
                 settings: Arc::new(config.placement.clone()),
                 registry: registry.clone(),
+                counts: placement::Counts::new(registry),
             })
         });
         let ephemeral = runs(Feature::Ephemeral).then(|| {

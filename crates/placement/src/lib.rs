@@ -14,17 +14,23 @@
 
 pub mod home;
 pub mod settings;
+pub mod terms;
 
 use std::sync::Arc;
 
 use cluster::{
     Claim, Class, Node, Pod, Store, Volume,
+    decision::Decision,
     pod::{BY_EPHEMERAL_CLAIM, BY_USED_CLAIM},
     store::Index,
     volume::BY_CLAIM,
 };
 use home::Home;
-use platform::{client::FencedClient, events::Recorder, metrics::Registry};
+use platform::{
+    client::FencedClient,
+    events::Recorder,
+    metrics::{Counter, Family, Registry},
+};
 use tokio_util::sync::CancellationToken;
 
 pub use settings::Settings;
@@ -78,6 +84,29 @@ pub struct Context {
     pub settings: Arc<Settings>,
     /// Where metrics go.
     pub registry: Registry,
+    /// Counts what is decided.
+    pub counts: Counts,
+}
+
+/// How often was decided what.
+#[derive(Clone)]
+pub struct Counts(Family<Counter>);
+
+impl Counts {
+    /// The same for all parts.
+    #[must_use]
+    pub fn new(registry: &Registry) -> Self {
+        Self(registry.counters(
+            "claimkeeper_placement_decisions_total",
+            "Decisions about pods, local volumes and their nodes, by what was decided and why.",
+            &["decision", "reason"],
+        ))
+    }
+
+    /// Counts a decision; `name` is what its action is called.
+    pub fn count<A>(&self, decision: &Decision<A>, name: &'static str) {
+        self.0.with(&[name, decision.reason]).increment();
+    }
 }
 
 /// What the leader does.
