@@ -8,6 +8,9 @@ use serde::Deserialize;
 
 use crate::{ObjectKey, Pod, meta, store::Slim};
 
+/// The annotation of volumes and claims that tells how often the data was lost, because a pod ran on another node.
+pub const BLANK_RECREATIONS: &str = "claimkeeper.dev/blank-recreations";
+
 /// A claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
@@ -21,6 +24,8 @@ pub struct Claim {
     pub being_deleted: bool,
     /// The name of the volume that it has, if it has one.
     pub volume: Option<Box<str>>,
+    /// The value of its annotation [`BLANK_RECREATIONS`], word for word.
+    pub blank_recreations: Option<Box<str>>,
     /// What it wants to become of its volume; most claims want nothing.
     pub release_labels: Option<Box<ReleaseLabels>>,
 }
@@ -49,6 +54,7 @@ impl Slim for Claim {
 
     fn from_wire(Wire { mut metadata, spec }: Wire) -> Option<Self> {
         let owner = meta::controller(&mut metadata);
+        let blank_recreations = metadata.annotations.as_mut().and_then(|entries| entries.remove(BLANK_RECREATIONS));
         let release_labels = metadata.labels.take().zip(metadata.uid.take());
         Some(Self {
             key: ObjectKey::new(&metadata.namespace?, &metadata.name?),
@@ -56,6 +62,7 @@ impl Slim for Claim {
             owner: owner.map(|owner| owner.uid.into_boxed_str()),
             being_deleted: metadata.deletion_timestamp.is_some(),
             volume: spec.volume_name.filter(|name| !name.is_empty()).map(String::into_boxed_str),
+            blank_recreations: blank_recreations.map(String::into_boxed_str),
             release_labels: release_labels.map(|(labels, uid)| Box::new(ReleaseLabels { uid: uid.into(), labels })),
         })
     }

@@ -30,6 +30,8 @@ pub struct Pod {
     pub being_deleted: bool,
     /// How far it got.
     pub phase: Phase,
+    /// Whether its containers run, so that its volumes are mounted.
+    pub running: bool,
     /// Its generic ephemeral volumes, in the order of the pod's spec.
     pub ephemeral_volumes: Box<[EphemeralVolume]>,
     /// The names of the claims that it uses without owning them: those that its spec calls by name.
@@ -143,6 +145,7 @@ impl Slim for Pod {
             created: metadata.creation_timestamp.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
             being_deleted: metadata.deletion_timestamp.is_some(),
             phase,
+            running: status.phase.as_deref() == Some("Running"),
             ephemeral_volumes: ephemeral_volumes.into(),
             used_claims: used_claims.into(),
             claim_requests,
@@ -251,7 +254,7 @@ mod tests {
         assert_eq!(pod.ephemeral_volumes.len(), 1);
         assert_eq!(pod.ephemeral_volumes[0].template.get(), r#"{"spec":{"future": [1, 2.50]}}"#);
         assert_eq!(ephemeral_claims(&pod), ["ci/build-scratch".into()]);
-        assert_eq!((pod.being_deleted, pod.phase), (false, Phase::Active));
+        assert_eq!((pod.being_deleted, pod.phase, pod.running), (false, Phase::Active, false));
     }
 
     #[test]
@@ -274,6 +277,7 @@ mod tests {
         };
         assert_eq!(used_claims(&pod("")), ["ci/data".into()]);
         assert_eq!(pod("").node, None);
+        assert!(pod("").running);
         assert_eq!(pod(r#""nodeName":"node-1","#).node.as_deref(), Some("node-1"));
     }
 

@@ -155,6 +155,7 @@ mod tests {
             created: Timestamp::UNIX_EPOCH,
             being_deleted,
             phase,
+            running: false,
             ephemeral_volumes: Box::default(),
             used_claims: Box::default(),
             node: None,
@@ -172,6 +173,7 @@ mod tests {
                 owned_by_pod: owner.is_some(),
                 being_deleted,
                 volume: None,
+                blank_recreations: None,
                 release_labels: None,
             })
         });

@@ -12,12 +12,18 @@
 //! * Who writes what: every replica answers about new pods. Only the leader lifts gates, ties volumes, notes where they went and
 //!   deletes what is tied to nodes that are gone.
 
+mod act;
+pub mod affinity;
+pub mod failover;
+pub mod followed;
+pub mod gate;
 pub mod home;
 pub mod settings;
 pub mod terms;
 
 use std::sync::Arc;
 
+use affinity::Affinity;
 use cluster::{
     Claim, Class, Node, Pod, Store, Volume,
     decision::Decision,
@@ -25,6 +31,8 @@ use cluster::{
     store::Index,
     volume::BY_CLAIM,
 };
+use failover::Failover;
+use gate::Gate;
 use home::Home;
 use platform::{
     client::FencedClient,
@@ -112,13 +120,21 @@ impl Counts {
 /// What the leader does.
 pub struct Placement {
     context: Context,
+    gate: Gate,
+    failover: Failover,
+    affinity: Affinity,
 }
 
 impl Placement {
     /// The feature on top of caches that somebody else feeds.
     #[must_use]
     pub fn new(context: &Context) -> Self {
-        Self { context: context.clone() }
+        Self {
+            context: context.clone(),
+            gate: Gate::new(context),
+            failover: Failover::new(context),
+            affinity: Affinity::new(context),
+        }
     }
 
     /// Acts until `stop` is cancelled (then it finishes what it has begun) or the future is dropped (then it ends at once).
@@ -130,6 +146,6 @@ impl Placement {
         if stop.run_until_cancelled(synced).await.is_none() {
             return;
         }
-        stop.cancelled().await;
+        tokio::join!(self.gate.run(stop.clone()), self.failover.run(stop.clone()), self.affinity.run(stop));
     }
 }

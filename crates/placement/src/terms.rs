@@ -144,11 +144,11 @@ mod tests {
         json!({"key": HOSTNAME, "operator": "In", "values": [value]})
     }
 
-    fn with_terms(terms: Value) -> Value {
+    fn with_terms(terms: &Value) -> Value {
         json!({NODE_AFFINITY: {REQUIRED: {TERMS: terms}}})
     }
 
-    fn node(name: &str, labels: Value) -> Node {
+    fn node(name: &str, labels: &Value) -> Node {
         let node = json!({"metadata": {"name": name, "uid": "u1", "labels": labels}});
         Node::from_wire(serde_json::from_value(node).unwrap()).unwrap()
     }
@@ -159,12 +159,12 @@ mod tests {
         let name = json!({"key": NODE_NAME_FIELD, "operator": "NotIn", "values": ["x"]});
         let home = || Requirement::Hostname("host-1".into());
         for (before, after) in [
-            (Value::Null, with_terms(json!([{EXPRESSIONS: [hostname("host-1")]}]))),
-            (json!({NODE_AFFINITY: null}), with_terms(json!([{EXPRESSIONS: [hostname("host-1")]}]))),
-            (with_terms(json!([])), with_terms(json!([{EXPRESSIONS: [hostname("host-1")]}]))),
+            (Value::Null, with_terms(&json!([{EXPRESSIONS: [hostname("host-1")]}]))),
+            (json!({NODE_AFFINITY: null}), with_terms(&json!([{EXPRESSIONS: [hostname("host-1")]}]))),
+            (with_terms(&json!([])), with_terms(&json!([{EXPRESSIONS: [hostname("host-1")]}]))),
             (
-                with_terms(json!([{EXPRESSIONS: [zone]}, {}, {FIELDS: [name], EXPRESSIONS: null}, {EXPRESSIONS: []}])),
-                with_terms(json!([
+                with_terms(&json!([{EXPRESSIONS: [zone]}, {}, {FIELDS: [name], EXPRESSIONS: null}, {EXPRESSIONS: []}])),
+                with_terms(&json!([
                     {EXPRESSIONS: [zone, hostname("host-1")]},
                     {},
                     {FIELDS: [name], EXPRESSIONS: [hostname("host-1")]},
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn nodes_are_called_by_their_own_label_and_by_name_without() {
-        let (labelled, plain) = (node("node-1", json!({HOSTNAME: "host-1"})), node("node-1", json!({})));
+        let (labelled, plain) = (node("node-1", &json!({HOSTNAME: "host-1"})), node("node-1", &json!({})));
         assert_eq!(Requirement::of(&labelled), Requirement::Hostname("host-1".into()));
         assert_eq!(Requirement::of(&plain), Requirement::Name("node-1".into()));
         assert!(Requirement::of(&labelled).is_met_by(&labelled) && !Requirement::of(&labelled).is_met_by(&plain));
@@ -216,7 +216,7 @@ mod tests {
     fn what_a_pod_insists_on_is_read_term_by_term() {
         let choice = json!({"key": HOSTNAME, "operator": "In", "values": ["a", "b"]});
         let not = json!({"key": HOSTNAME, "operator": "NotIn", "values": ["a"]});
-        let affinity = with_terms(json!([
+        let affinity = with_terms(&json!([
             {EXPRESSIONS: [hostname("a"), choice], FIELDS: [{"key": NODE_NAME_FIELD, "operator": "In", "values": ["n"]}]},
             {},
             {EXPRESSIONS: [choice, not]},

@@ -1,0 +1,195 @@
+//! Whether a pod behind the gate has waited long enough.
+//!
+//! | what is seen                                                       | decision                          |
+//! |--------------------------------------------------------------------|-----------------------------------|
+//! | the pod has ended, or is being deleted                             | leave: `PodEnding`                |
+//! | a node is gone that must not be left, and its time is not over     | wait: `WaitingForHomeNode`        |
+//! | nobody has looked live yet                                         | look: `NotLookedYet`              |
+//! | such a node is gone, and the time of all of them is over           | lift, preferring: `HomeNodeGivenUp` |
+//! | volumes that must not be left are on different nodes               | lift, requiring: `HomesContradict` |
+//! | no volume is there any more that must not be left                  | lift: `NothingToWaitFor`          |
+//! | otherwise                                                          | lift, requiring: `HomeNodeBack`   |
+//!
+//! A home that is there is required as long as its own volume must not be left, also if another one was given up: its data is
+//! not lost, and must not be lost for company.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cluster::decision::{Chain, Check, Decision};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+
+use crate::{
+    followed::Followed,
+    home::FailoverMode,
+    terms::{Requirement, weight},
+};
+
+/// All that the rules look at.
+#[derive(Debug, Clone)]
+pub struct Observation {
+    /// Whether the pod will never run.
+    pub is_ending: bool,
+    /// When the pod was made: since then it waits.
+    pub since: Timestamp,
+    /// What it follows.
+    pub volumes: Vec<Followed>,
+    /// Whether that was read live.
+    pub live: bool,
+    /// When we look.
+    pub now: Timestamp,
+}
+
+/// What is done about a pod behind the gate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// There is nothing to do, and nothing to tell.
+    Leave,
+    /// Not yet. Look again at this time, if there is one.
+    Wait(Option<Timestamp>),
+    /// Read live what the rules need, and decide again.
+    Look,
+    /// Let it go, with these terms.
+    Lift(Terms),
+}
+
+/// What a pod gets to find its home nodes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// Each of these must be met.
+    pub required: BTreeSet<Requirement>,
+    /// These are preferred, each with its weight.
+    pub preferred: BTreeMap<Requirement, usize>,
+}
+
+impl Action {
+    /// What it is called in metrics.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Leave => "leave",
+            Self::Wait(_) => "wait",
+            Self::Look => "look",
+            Self::Lift(_) => "lift",
+        }
+    }
+}
+
+/// The rules.
+pub const GATE: Chain<Observation, Action> = Chain {
+    checks: &[
+        Check { holds: "the pod is meant to run", run: is_ending },
+        Check { holds: "no home node is waited for", run: waits },
+        Check { holds: "everything was read live", run: not_live },
+        Check { holds: "no home node was given up", run: given_up },
+        Check { holds: "the volumes that must not be left are on one node", run: contradict },
+        Check { holds: "a volume must not be left", run: nothing_to_wait_for },
+    ],
+    otherwise: |seen| {
+        let homes = told(seen.kept().filter(|volume| !volume.is_missed()));
+        let message = format!("{homes}: the pod may run there, and only there");
+        Decision::new(Action::Lift(seen.terms()), "HomeNodeBack", message)
+    },
+};
+
+impl Observation {
+    /// Those that must not be left.
+    fn kept(&self) -> impl Iterator<Item = &Followed> {
+        self.volumes.iter().filter(|volume| volume.mode == FailoverMode::Durability)
+    }
+
+    /// When a volume whose node is gone is given up.
+    fn end(&self, volume: &Followed) -> Option<Timestamp> {
+        self.since.checked_add(SignedDuration::try_from(volume.timeout?).ok()?).ok()
+    }
+
+    fn is_given_up(&self, volume: &Followed) -> bool {
+        self.end(volume).is_some_and(|end| end <= self.now)
+    }
+
+    fn terms(&self) -> Terms {
+        let home = |volume: &Followed| volume.node.as_deref().map(Requirement::of);
+        let mut counts = BTreeMap::<Requirement, usize>::new();
+        let free = self.volumes.iter().filter(|volume| volume.mode == FailoverMode::Availability);
+        free.filter_map(home).for_each(|home| *counts.entry(home).or_default() += 1);
+        let most = counts.values().copied().max().unwrap_or_default();
+        Terms {
+            required: self.kept().filter_map(home).collect(),
+            preferred: counts.into_iter().map(|(home, volumes)| (home, weight(volumes, most))).collect(),
+        }
+    }
+}
+
+fn is_ending(seen: &Observation) -> Option<Decision<Action>> {
+    seen.is_ending.then(|| Decision::new(Action::Leave, "PodEnding", "the pod has ended or is being deleted"))
+}
+
+fn waits(seen: &Observation) -> Option<Decision<Action>> {
+    let missed: Vec<&Followed> = seen.kept().filter(|volume| volume.is_missed()).collect();
+    let waited_for: Vec<&Followed> = missed.iter().copied().filter(|volume| !seen.is_given_up(volume)).collect();
+    if waited_for.is_empty() {
+        return None;
+    }
+    let ends = waited_for.iter().map(|volume| seen.end(volume));
+    // One without an end means for ever; otherwise the last one counts.
+    let until = ends.collect::<Option<Vec<_>>>().and_then(|ends| ends.into_iter().max());
+    let end = match until {
+        Some(until) => format!("until {until}"),
+        None => {
+            "without end; delete the pod and its claim to start anew, or give the class claimkeeper.dev/node-recovery-timeout"
+                .to_owned()
+        }
+    };
+    let message = format!("{}: the pod waits for it since {}, {end}", told(missed.into_iter()), seen.since);
+    Some(Decision::new(Action::Wait(until), "WaitingForHomeNode", message))
+}
+
+fn not_live(seen: &Observation) -> Option<Decision<Action>> {
+    (!seen.live).then(|| Decision::new(Action::Look, "NotLookedYet", "what was seen may be old"))
+}
+
+fn given_up(seen: &Observation) -> Option<Decision<Action>> {
+    let mut missed = seen.kept().filter(|volume| volume.is_missed()).peekable();
+    missed.peek()?;
+    let message = format!(
+        "{}, and did not come back within claimkeeper.dev/node-recovery-timeout of the class: the pod may run elsewhere, where \
+         the volume will be empty",
+        told(missed)
+    );
+    Some(Decision::new(Action::Lift(seen.terms()), "HomeNodeGivenUp", message))
+}
+
+fn contradict(seen: &Observation) -> Option<Decision<Action>> {
+    let terms = seen.terms();
+    (terms.required.len() > 1).then(|| {
+        let message = format!(
+            "{}: no node has all of them, so the pod cannot run; let it use volumes of one node, or give up those that may be \
+             empty by claimkeeper.dev/failover-mode: availability",
+            told(seen.kept())
+        );
+        Decision::new(Action::Lift(terms), "HomesContradict", message)
+    })
+}
+
+fn nothing_to_wait_for(seen: &Observation) -> Option<Decision<Action>> {
+    seen.kept().next().is_none().then(|| {
+        let message = "the pod has no volume any more that must not be left behind: it need not wait";
+        Decision::new(Action::Lift(seen.terms()), "NothingToWaitFor", message)
+    })
+}
+
+/// Which volumes are where, and whether those nodes are there. Only the first few: an event is short.
+pub(super) fn told<'a>(volumes: impl Iterator<Item = &'a Followed>) -> String {
+    const FEW: usize = 3;
+    let mut sentences: Vec<String> = volumes
+        .map(|Followed { claim, volume, home, node, .. }| {
+            let state = if node.is_some() { "there" } else { "gone" };
+            format!("home node {} of volume {volume} (claim {}) is {state}", home.name(), claim.name())
+        })
+        .collect();
+    let more = sentences.len().saturating_sub(FEW);
+    sentences.truncate(FEW);
+    if more > 0 {
+        sentences.push(format!("{more} more"));
+    }
+    sentences.join(", ")
+}
