@@ -137,11 +137,14 @@ impl Gate {
         }
         let decision = STRANDED.decide(&seen);
         let Decision { action, reason, message } = &decision;
+        // Of the others, which are nearly all, nobody wants to know how often they were looked at.
+        if seen.live.is_some() {
+            self.context.counts.count(&decision, action.name());
+        }
         if *action != stranded::Action::Report {
             tracing::debug!(feature = "placement", pod = %pod.key, reason, "{message}");
             return Ok(Outcome::Done);
         }
-        self.context.counts.count(&decision, action.name());
         if self.told.is_news(&pod.key, &pod.uid, reason, message) {
             tracing::warn!(feature = "placement", pod = %pod.key, reason, "{message}");
             self.context.tell(pod.reference(), EventKind::Warning, "Wait", reason, message);
