@@ -35,6 +35,7 @@ fn claim() -> impl Strategy<Value = Claim> {
         owned_by_pod: owner.is_some(),
         being_deleted,
         volume: None,
+        blank_recreations: None,
         release_labels: None,
     })
 }
@@ -141,6 +142,7 @@ fn a_dropped_subscription_hears_nothing_more() {
         owned_by_pod: false,
         being_deleted: false,
         volume: None,
+        blank_recreations: None,
         release_labels: None,
     };
     store.apply(late);
@@ -155,6 +157,7 @@ fn a_store_that_is_asked_to_knows_what_it_has_dropped_and_only_as_long_as_it_is_
         owned_by_pod: false,
         being_deleted,
         volume: None,
+        blank_recreations: None,
         release_labels: None,
     };
     let store = Store::new(vec![|claim: &Claim| claim.being_deleted], vec![]).remembering_dropped();

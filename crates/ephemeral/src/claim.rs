@@ -96,6 +96,7 @@ mod tests {
             created: Timestamp::UNIX_EPOCH,
             being_deleted: false,
             phase: Phase::Active,
+            running: false,
             ephemeral_volumes: Box::default(),
             used_claims: Box::default(),
             node: None,

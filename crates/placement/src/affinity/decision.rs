@@ -157,3 +157,61 @@ fn is_immutable(seen: &Observation) -> Option<Decision<Action>> {
         Decision::new(Action::Leave, AFFINITY_IMMUTABLE, message)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &str = "topology.example.dev/node";
+
+    fn tie(value: &str) -> Tie {
+        Tie { key: KEY.into(), value: value.into() }
+    }
+
+    fn reach(pins: &[(&str, &str)]) -> Reach {
+        Reach { is_limited: true, pins: pins.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect() }
+    }
+
+    fn seen() -> Observation {
+        Observation {
+            volume: "pv-1".into(),
+            being_deleted: false,
+            home: Some(Home::Name("a".into())),
+            tie: Some(tie("a")),
+            reach: Reach::default(),
+            has_our_form: Some(true),
+            is_immutable: false,
+        }
+    }
+
+    #[test]
+    fn every_row_of_the_table() {
+        let (at_home, elsewhere) = (reach(&[(KEY, "a")]), reach(&[(KEY, "b")]));
+        for (seen, action, reason) in [
+            (Observation { being_deleted: true, ..seen() }, Action::Leave, "VolumeBeingDeleted"),
+            (Observation { home: None, tie: None, ..seen() }, Action::Leave, "HomeUnknown"),
+            (Observation { tie: None, ..seen() }, Action::Leave, "HomeNodeGone"),
+            (Observation { tie: None, reach: elsewhere.clone(), ..seen() }, Action::Leave, "HomeNodeGone"),
+            (seen(), Action::Tie(tie("a")), "TiedToHome"),
+            (Observation { has_our_form: None, ..seen() }, Action::Look, "NotLookedYet"),
+            (Observation { reach: at_home, has_our_form: None, ..seen() }, Action::Leave, "AlreadyTied"),
+            (Observation { reach: reach(&[]), has_our_form: None, ..seen() }, Action::Leave, "TiedByOther"),
+            (Observation { reach: reach(&[("zone", "a")]), ..seen() }, Action::Leave, "TiedByOther"),
+            (
+                Observation { reach: elsewhere.clone(), has_our_form: Some(false), ..seen() },
+                Action::Leave,
+                "TiedByOther",
+            ),
+            (Observation { reach: elsewhere.clone(), has_our_form: None, ..seen() }, Action::Look, "NotLookedYet"),
+            (Observation { reach: elsewhere.clone(), ..seen() }, Action::Retie(tie("a")), "TiedToNewHome"),
+            (
+                Observation { reach: elsewhere, has_our_form: None, is_immutable: true, ..seen() },
+                Action::Leave,
+                "AffinityImmutable",
+            ),
+        ] {
+            let decision = AFFINITY.decide(&seen);
+            assert_eq!((decision.action, decision.reason), (action, reason), "{seen:?}");
+        }
+    }
+}

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cluster::{
-    Claim, ObjectKey, Pod, Volume,
+    Claim, Node, ObjectKey, Pod, Volume,
     decision::{Account, Decision},
     pod::{BY_EPHEMERAL_CLAIM, BY_USED_CLAIM},
     store::{Change, Slim, Subscription},
@@ -27,7 +27,7 @@ use super::{
 use crate::{
     Context,
     act::{annotations, claim_reference, preconditioned},
-    followed::{claims_of, have_each_other},
+    followed::{claims_of, get, have_each_other},
     home::Home,
     settings::Driver,
 };
@@ -251,7 +251,11 @@ impl Failover {
             let there = ListParams::default().fields(&format!("spec.nodeName={known}"));
             pods.extend(api.list(&there).await?.items.into_iter().filter_map(Pod::from_wire));
         }
-        Ok(self.among(&claim, pods.into_iter().map(Arc::new)))
+        let mut users = self.among(&claim, pods.into_iter().map(Arc::new));
+        for user in users.iter_mut().filter(|user| user.lost) {
+            user.lost = get::<Node>(&self.context.client, &user.node).await?.is_none();
+        }
+        Ok(users)
     }
 
     fn has_node(&self, name: &str) -> bool {

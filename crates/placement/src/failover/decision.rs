@@ -45,7 +45,7 @@ pub struct User {
     pub running: bool,
     /// Whether it is about to leave.
     pub leaving: bool,
-    /// Whether its node is gone, and it with it, although nobody has deleted it yet.
+    /// Whether its node is not there: it is gone, and the pod with it, although nobody has deleted that yet.
     pub lost: bool,
 }
 
@@ -110,10 +110,13 @@ impl Observation {
         if !self.records {
             return self.noted.as_deref();
         }
-        let stays = |user: &&User| !user.leaving;
         let known = self.known.as_deref();
-        let holds = self.users.iter().filter(stays).any(|user| Some(&*user.node) == known && !user.lost);
-        let runs = || self.users.iter().filter(stays).find(|user| user.running).map(|user| &*user.node);
+        let is_there = |user: &User| Some(&*user.node) == known;
+        let mut staying = self.users.iter().filter(|user| !user.leaving);
+        let holds = staying.clone().any(|user| is_there(user) && !user.lost);
+        // A node that is not known yet may be a new one; whoever looks live knows.
+        let shows = |user: &&User| user.running && !is_there(user) && !(user.lost && self.live);
+        let mut runs = || staying.find(shows).map(|user| &*user.node);
         if holds { known } else { runs() }
     }
 
@@ -154,4 +157,99 @@ fn is_at_home(seen: &Observation) -> Option<Decision<Action>> {
 fn not_live(seen: &Observation) -> Option<Decision<Action>> {
     let old = seen.records && !seen.live;
     old.then(|| Decision::new(Action::Look, "NotLookedYet", "what was seen may be old"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn user(node: &str, state: &str) -> User {
+        User {
+            pod: ObjectKey::new("ci", &format!("on-{node}")),
+            node: node.into(),
+            running: state != "starting",
+            leaving: state == "leaving",
+            lost: state == "lost",
+        }
+    }
+
+    fn seen(records: bool, known: Option<&str>, noted: Option<&str>, users: Vec<User>) -> Observation {
+        let volume = "pv-1".into();
+        let (known, noted) = (known.map(Into::into), noted.map(Into::into));
+        Observation { volume, being_deleted: false, records, known, noted, users, live: true }
+    }
+
+    fn count(from: &str, to: &str) -> Action {
+        Action::Count(Move { from: from.into(), to: to.into() })
+    }
+
+    #[test]
+    fn what_a_driver_notes_counts_if_it_is_another_node_than_before() {
+        for (known, noted, users, action, reason) in [
+            (Some("a"), Some("b"), vec![], count("a", "b"), "VolumeRecreatedBlank"),
+            (Some("a"), Some("b"), vec![user("b", "running")], count("a", "b"), "VolumeRecreatedBlank"),
+            (Some("b"), Some("b"), vec![user("b", "running")], Action::Leave, "AtHome"),
+            // A pod alone shows nothing: the driver is asked before it mounts, and says so.
+            (Some("a"), None, vec![user("b", "running")], Action::Leave, "NothingSeen"),
+            (Some("a"), Some("a"), vec![user("b", "running")], Action::Leave, "AtHome"),
+            (None, Some("b"), vec![], Action::Remember("b".into()), "FirstHome"),
+            (None, None, vec![user("b", "running")], Action::Leave, "NothingSeen"),
+        ] {
+            let decision = FAILOVER.decide(&seen(false, known, noted, users.clone()));
+            assert_eq!((decision.action, decision.reason), (action, reason), "{known:?} {noted:?} {users:?}");
+        }
+    }
+
+    #[test]
+    fn where_we_note_it_a_pod_that_runs_elsewhere_counts_unless_one_is_left() {
+        let at_a = Some("a");
+        for (known, noted, users, action, reason) in [
+            (at_a, at_a, vec![user("b", "running")], count("a", "b"), "VolumeRecreatedBlank"),
+            (at_a, at_a, vec![user("b", "starting")], Action::Leave, "NothingSeen"),
+            (at_a, at_a, vec![user("b", "leaving")], Action::Leave, "NothingSeen"),
+            (at_a, at_a, vec![], Action::Leave, "NothingSeen"),
+            (at_a, at_a, vec![user("a", "running")], Action::Leave, "AtHome"),
+            // Of several the first counts, and only if nobody is left.
+            (at_a, at_a, vec![user("b", "running"), user("a", "running")], Action::Leave, "AtHome"),
+            (at_a, at_a, vec![user("b", "running"), user("a", "starting")], Action::Leave, "AtHome"),
+            (at_a, at_a, vec![user("a", "leaving"), user("b", "running")], count("a", "b"), "VolumeRecreatedBlank"),
+            (at_a, at_a, vec![user("a", "lost"), user("b", "running")], count("a", "b"), "VolumeRecreatedBlank"),
+            (at_a, at_a, vec![user("a", "lost")], Action::Leave, "NothingSeen"),
+            (at_a, at_a, vec![user("c", "lost")], Action::Leave, "NothingSeen"),
+            (at_a, at_a, vec![user("c", "running"), user("b", "running")], count("a", "c"), "VolumeRecreatedBlank"),
+            (None, None, vec![user("b", "running")], Action::Remember("b".into()), "FirstHome"),
+            // Somebody changed what we had noted; the volume has not moved for that.
+            (Some("b"), at_a, vec![user("b", "running")], Action::Remember("b".into()), "HomeNotedAgain"),
+            (Some("b"), at_a, vec![user("a", "running")], count("b", "a"), "VolumeRecreatedBlank"),
+        ] {
+            let decision = FAILOVER.decide(&seen(true, known, noted, users.clone()));
+            assert_eq!((decision.action, decision.reason), (action, reason), "{known:?} {noted:?} {users:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_counted_on_the_word_of_a_cache_nor_for_a_volume_that_goes() {
+        let moved = || seen(true, Some("a"), Some("a"), vec![user("b", "running")]);
+        assert_eq!(FAILOVER.decide(&Observation { live: false, ..moved() }).action, Action::Look);
+        let new_node = seen(true, Some("a"), Some("a"), vec![user("b", "lost")]);
+        assert_eq!(FAILOVER.decide(&Observation { live: false, ..new_node }).action, Action::Look);
+        let going = Observation { being_deleted: true, ..moved() };
+        assert_eq!(FAILOVER.decide(&going).reason, "VolumeBeingDeleted");
+        let noted = seen(false, Some("a"), Some("b"), vec![]);
+        assert_eq!(
+            FAILOVER.decide(&Observation { live: false, ..noted }).action,
+            count("a", "b"),
+            "the version guards it"
+        );
+    }
+
+    #[test]
+    fn the_same_move_is_never_counted_twice() {
+        for records in [true, false] {
+            let before = seen(records, Some("a"), Some(if records { "a" } else { "b" }), vec![user("b", "running")]);
+            let Action::Count(moved) = FAILOVER.decide(&before).action else { panic!("{before:?}") };
+            let after = Observation { known: Some(moved.to.clone()), noted: Some(moved.to), ..before };
+            assert_eq!(FAILOVER.decide(&after).reason, "AtHome");
+        }
+    }
 }

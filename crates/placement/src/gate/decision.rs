@@ -193,3 +193,114 @@ pub(super) fn told<'a>(volumes: impl Iterator<Item = &'a Followed>) -> String {
     }
     sentences.join(", ")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use cluster::{Node, ObjectKey, store::Slim};
+    use serde_json::json;
+
+    use super::*;
+    use crate::home::Home;
+
+    fn node(name: &str) -> Arc<Node> {
+        let labels = json!({"kubernetes.io/hostname": format!("host-{name}")});
+        let node = json!({"metadata": {"name": name, "uid": name, "labels": labels}});
+        Arc::new(Node::from_wire(serde_json::from_value(node).unwrap()).unwrap())
+    }
+
+    fn volume(home: &str, mode: FailoverMode, there: bool, timeout: Option<u64>) -> Followed {
+        Followed {
+            claim: ObjectKey::new("ci", "data"),
+            volume: "pv-1".into(),
+            home: Home::Name(home.into()),
+            node: there.then(|| node(home)),
+            mode,
+            timeout: timeout.map(Duration::from_secs),
+        }
+    }
+
+    fn kept(home: &str, there: bool, timeout: Option<u64>) -> Followed {
+        volume(home, FailoverMode::Durability, there, timeout)
+    }
+
+    fn free(home: &str, there: bool) -> Followed {
+        volume(home, FailoverMode::Availability, there, None)
+    }
+
+    /// A minute after the pod was made.
+    fn seen(volumes: Vec<Followed>) -> Observation {
+        Observation { is_ending: false, since: Timestamp::UNIX_EPOCH, volumes, live: true, now: at(60) }
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn lift(required: &[&str], preferred: &[(&str, usize)]) -> Action {
+        let hostname = |name: &str| Requirement::Hostname(format!("host-{name}").into());
+        Action::Lift(Terms {
+            required: required.iter().map(|name| hostname(name)).collect(),
+            preferred: preferred.iter().map(|(name, weight)| (hostname(name), *weight)).collect(),
+        })
+    }
+
+    #[test]
+    fn every_row_of_the_table() {
+        let wait = |until: Option<i64>| Action::Wait(until.map(at));
+        for (volumes, action, reason) in [
+            (vec![kept("a", false, None)], wait(None), "WaitingForHomeNode"),
+            (vec![kept("a", false, Some(61))], wait(Some(61)), "WaitingForHomeNode"),
+            (vec![kept("a", false, Some(60))], lift(&[], &[]), "HomeNodeGivenUp"),
+            (vec![kept("a", true, Some(1))], lift(&["a"], &[]), "HomeNodeBack"),
+            (vec![kept("a", true, None), kept("a", true, None)], lift(&["a"], &[]), "HomeNodeBack"),
+            (vec![kept("a", true, None), kept("b", true, None)], lift(&["a", "b"], &[]), "HomesContradict"),
+            // The one that waits longest counts, and for ever is longest.
+            (vec![kept("a", false, Some(70)), kept("b", false, Some(90))], wait(Some(90)), "WaitingForHomeNode"),
+            (vec![kept("a", false, Some(70)), kept("b", false, None)], wait(None), "WaitingForHomeNode"),
+            (vec![kept("a", false, Some(1)), kept("b", false, Some(90))], wait(Some(90)), "WaitingForHomeNode"),
+            (vec![kept("a", false, Some(1)), kept("b", false, Some(2))], lift(&[], &[]), "HomeNodeGivenUp"),
+            // What was given up takes nothing with it.
+            (vec![kept("a", false, Some(1)), kept("b", true, None)], lift(&["b"], &[]), "HomeNodeGivenUp"),
+            (vec![kept("a", false, Some(1)), free("b", true)], lift(&[], &[("b", 100)]), "HomeNodeGivenUp"),
+            // Nobody waits for a node that may be left.
+            (vec![free("a", false)], lift(&[], &[]), "NothingToWaitFor"),
+            (vec![], lift(&[], &[]), "NothingToWaitFor"),
+            (
+                vec![kept("a", true, None), free("b", true), free("c", true), free("c", true)],
+                lift(&["a"], &[("b", 50), ("c", 100)]),
+                "HomeNodeBack",
+            ),
+        ] {
+            let decision = GATE.decide(&seen(volumes.clone()));
+            assert_eq!((decision.action, decision.reason), (action, reason), "{volumes:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_lifted_on_the_word_of_a_cache() {
+        for volumes in [vec![], vec![kept("a", true, None)], vec![kept("a", false, Some(1))], vec![free("a", true)]] {
+            let decision = GATE.decide(&Observation { live: false, ..seen(volumes) });
+            assert_eq!((decision.action, decision.reason), (Action::Look, "NotLookedYet"));
+        }
+    }
+
+    #[test]
+    fn a_pod_that_ends_is_left() {
+        let decision = GATE.decide(&Observation { is_ending: true, ..seen(vec![kept("a", true, None)]) });
+        assert_eq!((decision.action, decision.reason), (Action::Leave, "PodEnding"));
+    }
+
+    #[test]
+    fn who_waits_is_told_for_what_since_when_and_until_when() {
+        let message = GATE.decide(&seen(vec![kept("a", false, Some(90)), free("b", true)])).message;
+        assert_eq!(
+            message,
+            "home node a of volume pv-1 (claim data) is gone: the pod waits for it since 1970-01-01T00:00:00Z, until \
+             1970-01-01T00:01:30Z"
+        );
+        let many = (0..9).map(|_| kept("a", false, None)).collect();
+        assert!(GATE.decide(&seen(many)).message.contains("is gone, 6 more:"));
+    }
+}

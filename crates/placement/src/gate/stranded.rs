@@ -114,3 +114,43 @@ fn is_not_tied(seen: &Observation) -> Option<Decision<Action>> {
     let message = "the pod does not insist on the node that is gone";
     (!tied).then(|| Decision::new(Action::Leave, "NotTiedToNode", message))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::home::{FailoverMode, Home};
+
+    fn missed() -> Followed {
+        Followed {
+            claim: ObjectKey::new("ci", "data"),
+            volume: "pv-1".into(),
+            home: Home::Name("a".into()),
+            node: None,
+            mode: FailoverMode::Durability,
+            timeout: None,
+        }
+    }
+
+    fn live(is_gated: bool, is_tied: bool) -> Live {
+        Live { is_gated, is_tied, has_controller: false }
+    }
+
+    #[test]
+    fn every_row_of_the_table() {
+        let free = Followed { mode: FailoverMode::Availability, ..missed() };
+        for (is_waiting, volumes, live, reason) in [
+            (false, vec![missed()], Some(live(false, true)), "NotWaiting"),
+            (true, vec![free], Some(live(false, true)), "HomeNodesThere"),
+            (true, vec![], Some(live(false, true)), "HomeNodesThere"),
+            (true, vec![missed()], None, "NotLookedYet"),
+            (true, vec![missed()], Some(live(true, true)), "WaitsBehindGate"),
+            (true, vec![missed()], Some(live(false, false)), "NotTiedToNode"),
+            (true, vec![missed()], Some(live(false, true)), "HomeNodeGone"),
+        ] {
+            let seen = Observation { pod: ObjectKey::new("ci", "app"), is_waiting, volumes, live };
+            let decision = STRANDED.decide(&seen);
+            assert_eq!(decision.reason, reason);
+            assert_eq!(decision.action == Action::Report, reason == "HomeNodeGone");
+        }
+    }
+}

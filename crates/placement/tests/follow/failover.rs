@@ -134,9 +134,9 @@ async fn whoever_comes_after_a_crash_finishes_the_note_and_counts_nothing_twice(
 #[tokio::test]
 async fn a_pod_that_never_ran_has_moved_nothing() -> Result<()> {
     let mut room = Room::prepare("never-ran", &["a"]).await?;
-    // Nobody runs pods there.
     room.create_volume("data", &room.made_on("a")).await?;
     room.start(room.settings(&json!({"recordFailover": true}))?).await?;
+    // Nobody runs pods there.
     let stuck = json!({"spec": {"nodeName": room.own("nowhere")}});
     let pod = room.create_pod("stuck", "data", &stuck).await?;
     assert_eq!(node_of(&pod), Some(room.own("nowhere")));

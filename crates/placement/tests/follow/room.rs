@@ -252,7 +252,11 @@ impl Room {
     }
 
     pub(crate) async fn delete_pod(&self, name: &str) -> Result<()> {
-        self.pods.delete(name, &DeleteParams::default().grace_period(0)).await?;
+        match self.pods.delete(name, &DeleteParams::default().grace_period(0)).await {
+            // Kubernetes deletes pods by itself whose node is not there.
+            Err(kube::Error::Api(status)) if status.is_not_found() => {}
+            deleted => drop(deleted?),
+        }
         eventually(&format!("the end of pod {name}"), async || {
             ensure!(self.pods.get_opt(name).await?.is_none(), "it is there");
             Ok(())
