@@ -120,7 +120,7 @@ impl Features {
                 caches,
                 client: writer.clone(),
                 recorder: recorder.clone(),
-                settings: Arc::new(config.placement.clone()),
+                settings: Arc::new(config.placement_settings()),
                 registry: registry.clone(),
                 counts: placement::Counts::new(registry),
             })

@@ -14,6 +14,7 @@
 
 mod act;
 pub mod affinity;
+pub mod explain;
 pub mod failover;
 pub mod followed;
 pub mod gate;

@@ -2,7 +2,7 @@
 
 use std::{str::FromStr, time::Duration};
 
-use cluster::{node::HOSTNAME, volume::NODE_NAME_FIELD};
+use cluster::{Volume, node::HOSTNAME, volume::NODE_NAME_FIELD};
 use k8s_openapi::jiff::SignedDuration;
 use serde::{Deserialize, Deserializer, de};
 
@@ -29,6 +29,9 @@ pub struct Settings {
     pub node_gone_brake: Percent,
     /// How many objects are worked on at once.
     pub concurrency: usize,
+    /// The one namespace whose claims are looked after; all of them if absent. The operator's own key says so.
+    #[serde(skip)]
+    pub namespace: Option<String>,
 }
 
 impl Default for Settings {
@@ -42,6 +45,7 @@ impl Default for Settings {
             node_keys: NODE_KEYS.map(str::to_owned).into(),
             node_gone_brake: Percent(20),
             concurrency: 16,
+            namespace: None,
         }
     }
 }
@@ -78,6 +82,13 @@ impl Settings {
             || key == NODE_NAME_FIELD
             || self.node_keys.iter().any(|known| known == key)
             || self.drivers.iter().any(|driver| driver.topology_key.as_deref() == Some(key))
+    }
+
+    /// Whether a volume's claim is in a namespace that is looked after; one that never had a claim is nobody's.
+    #[must_use]
+    pub fn looks_after(&self, volume: &Volume) -> bool {
+        let Some(namespace) = &self.namespace else { return true };
+        volume.claim.as_ref().is_some_and(|claim| claim.key.namespace() == namespace)
     }
 
     /// Whether it has a word for this annotation, attribute or label.

@@ -191,6 +191,11 @@ impl Config {
         ::enforcement::Settings { home: self.leader_election.namespace.clone(), ..self.enforcement.clone() }
     }
 
+    /// What `placement` is told.
+    pub(crate) fn placement_settings(&self) -> ::placement::Settings {
+        ::placement::Settings { namespace: self.namespace.clone(), ..self.placement.clone() }
+    }
+
     /// Whether the API server asks a feature before it writes.
     pub(crate) fn answers_admission(&self) -> bool {
         self.features.iter().any(|feature| match feature {

@@ -7,7 +7,7 @@ use std::{
 
 use cluster::{
     Node, ObjectKey, Volume,
-    decision::{Account, Decision},
+    decision::Decision,
     node::HOSTNAME,
     store::{Change, Slim, Subscription},
 };
@@ -64,17 +64,6 @@ impl Affinity {
         queue::run(&self.queue, self.context.settings.concurrency, stop, |volume| self.handle(volume)).await;
     }
 
-    /// What would be decided about a volume, and why; none if we tie no volumes of its driver. Nothing is done about it.
-    #[must_use]
-    pub fn explain(&self, volume: &Volume) -> Option<Account> {
-        let driver = driver_of(volume, &self.context.settings)?;
-        let node =
-            Home::of(volume, driver, &self.context.settings).and_then(|home| home.find(&self.context.caches.nodes));
-        let seen = Observation { has_our_form: Some(true), ..self.observe(volume, driver, node.as_deref()) };
-        let about = format!("node affinity of volume {}", volume.key);
-        Some(AFFINITY.explain(&seen).tell("placement", about, Action::name))
-    }
-
     fn subscribe(&self) -> Subscriptions {
         let (queue, memory) = (self.queue.clone(), Arc::clone(&self.memory));
         let nodes = self.context.caches.nodes.subscribe(move |change| {
@@ -129,7 +118,7 @@ impl Affinity {
         let mut decision = AFFINITY.decide(&seen);
         if let (Action::Tie(tie) | Action::Retie(tie), Some(version)) = (&decision.action, &version) {
             match self.tie(volume, version, tie).await {
-                Err(kube::Error::Api(status)) if status.code == 422 => {
+                Err(kube::Error::Api(status)) if status.code == 422 && seen.reach.is_limited => {
                     let refused = (volume.uid.clone(), tie.clone());
                     self.memory.refused.lock().insert(volume.key.clone(), refused);
                     seen.is_immutable = true;
@@ -162,21 +151,10 @@ impl Affinity {
     }
 
     fn observe(&self, volume: &Volume, driver: &Driver, node: Option<&Node>) -> Observation {
-        let key = key_of(driver);
-        let tie = node.map(|node| Tie {
-            key: key.into(),
-            value: node.labels.get(key).map_or_else(|| node.key.name(), String::as_str).into(),
-        });
+        let seen = observe(volume, driver, node, &self.context.settings);
         let refused = self.memory.refused.lock().get(&volume.key).cloned();
-        Observation {
-            volume: volume.key.name().into(),
-            being_deleted: volume.being_deleted,
-            home: Home::of(volume, driver, &self.context.settings),
-            is_immutable: refused.is_some_and(|(uid, refused)| uid == volume.uid && Some(&refused) == tie.as_ref()),
-            tie,
-            reach: volume.reach.clone(),
-            has_our_form: None,
-        }
+        let is_immutable = refused.is_some_and(|(uid, tie)| uid == volume.uid && Some(&tie) == seen.tie.as_ref());
+        Observation { is_immutable, ..seen }
     }
 
     /// The volume as it is now, with its node affinity word for word; none if it is another one, or gone.
@@ -208,8 +186,24 @@ impl Memory {
 }
 
 /// The driver of a volume, if its volumes are to be tied.
-fn driver_of<'a>(volume: &Volume, settings: &'a Settings) -> Option<&'a Driver> {
-    settings.driver(&volume.driver).filter(|driver| settings.mode(driver) == Mode::VolumeAffinity)
+pub(super) fn driver_of<'a>(volume: &Volume, settings: &'a Settings) -> Option<&'a Driver> {
+    let driver = settings.driver(&volume.driver).filter(|_| settings.looks_after(volume));
+    driver.filter(|driver| settings.mode(driver) == Mode::VolumeAffinity)
+}
+
+/// What is seen of a volume, and of its home node, if that is there.
+pub(super) fn observe(volume: &Volume, driver: &Driver, node: Option<&Node>, settings: &Settings) -> Observation {
+    let key = key_of(driver);
+    let value = |node: &Node| node.labels.get(key).map_or_else(|| node.key.name(), String::as_str).into();
+    Observation {
+        volume: volume.key.name().into(),
+        being_deleted: volume.being_deleted,
+        home: Home::of(volume, driver, settings),
+        tie: node.map(|node| Tie { key: key.into(), value: value(node) }),
+        reach: volume.reach.clone(),
+        has_our_form: None,
+        is_immutable: false,
+    }
 }
 
 fn key_of(driver: &Driver) -> &str {

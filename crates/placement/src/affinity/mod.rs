@@ -12,4 +12,19 @@
 mod controller;
 pub mod decision;
 
+use cluster::{Volume, decision::Account};
+
+use crate::{Caches, home::Home, settings::Settings};
+use decision::{AFFINITY, Action, Observation};
+
 pub use controller::Affinity;
+
+/// What is decided about a volume by what these caches know, and why; none if we tie no volumes of its driver.
+pub(crate) fn explain(caches: &Caches, settings: &Settings, volume: &Volume) -> Option<Account> {
+    let driver = controller::driver_of(volume, settings)?;
+    let node = Home::of(volume, driver, settings).and_then(|home| home.find(&caches.nodes));
+    let seen = controller::observe(volume, driver, node.as_deref(), settings);
+    let about = format!("node affinity of volume {}", volume.key);
+    let seen = Observation { has_our_form: Some(true), ..seen };
+    Some(AFFINITY.explain(&seen).tell("placement", about, Action::name))
+}

@@ -3,17 +3,15 @@
 use std::sync::Arc;
 
 use cluster::{
-    Claim, Node, ObjectKey, Pod, Volume,
-    decision::{Account, Decision},
-    pod::{BY_EPHEMERAL_CLAIM, BY_USED_CLAIM},
-    store::{Change, Slim, Subscription},
+    Claim, ObjectKey, Pod, Volume,
+    decision::Decision,
+    store::{Change, Subscription},
     volume::ClaimReference,
 };
 use k8s_openapi::{
     api::core::v1::{PersistentVolume, PersistentVolumeClaim},
     jiff::Timestamp,
 };
-use kube::{Api, Client, api::ListParams};
 use platform::{
     events::EventKind,
     queue::{self, Outcome, Queue},
@@ -21,14 +19,14 @@ use platform::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    decision::{Action, FAILOVER, Move, Observation, User},
+    decision::{Action, FAILOVER, Move, Observation},
     note::{BLANK_RECREATIONS, Note},
+    observe::{Eyes, driver_of},
 };
 use crate::{
     Context,
     act::{annotations, claim_reference, preconditioned},
-    followed::{claims_of, get, have_each_other},
-    home::Home,
+    followed::{claims_of, have_each_other},
     settings::Driver,
 };
 
@@ -54,14 +52,6 @@ impl Failover {
         queue::run(&self.queue, self.context.settings.concurrency, stop, |volume| self.handle(volume)).await;
     }
 
-    /// What would be decided about a volume, and why; none if it is none of ours. Nothing is done about it.
-    #[must_use]
-    pub fn explain(&self, volume: &Volume) -> Option<Account> {
-        let driver = self.context.settings.driver(&volume.driver)?;
-        let about = format!("failover of volume {}", volume.key);
-        Some(FAILOVER.explain(&self.observe(volume, driver)).tell("placement", about, Action::name))
-    }
-
     fn subscribe(&self) -> Subscriptions {
         (self.follow_volumes(), self.follow_claims(), self.follow_pods())
     }
@@ -70,7 +60,7 @@ impl Failover {
         let (queue, settings) = (self.queue.clone(), Arc::clone(&self.context.settings));
         self.context.caches.volumes.subscribe(move |change| match change {
             Change::Applied { old, new }
-                if old.is_none_or(|old| old.version != new.version) && settings.driver(&new.driver).is_some() =>
+                if old.is_none_or(|old| old.version != new.version) && driver_of(new, &settings).is_some() =>
             {
                 queue.add(new.key.clone());
             }
@@ -107,7 +97,7 @@ impl Failover {
         let settings = Arc::clone(&self.context.settings);
         move |claim| {
             let volume = claim.volume.as_deref().and_then(|name| volumes.get(&ObjectKey::new("", name)));
-            if let Some(volume) = volume.filter(|volume| settings.driver(&volume.driver).is_some()) {
+            if let Some(volume) = volume.filter(|volume| driver_of(volume, &settings).is_some()) {
                 queue.add(volume.key.clone());
             }
         }
@@ -115,15 +105,16 @@ impl Failover {
 
     async fn handle(&self, key: ObjectKey) -> Outcome {
         let Some(volume) = self.context.caches.volumes.get(&key) else { return Outcome::Done };
-        let Some(driver) = self.context.settings.driver(&volume.driver) else { return Outcome::Done };
+        let Some(driver) = driver_of(&volume, &self.context.settings) else { return Outcome::Done };
         let done = self.look_after(&volume, driver).await;
         done.map_or_else(|error| Context::failed(&key, "noting where a volume is", &error), |()| Outcome::Done)
     }
 
     async fn look_after(&self, volume: &Volume, driver: &Driver) -> kube::Result<()> {
-        let mut seen = self.observe(volume, driver);
+        let eyes = Eyes { caches: &self.context.caches, settings: &self.context.settings };
+        let mut seen = eyes.observe(volume, driver);
         if FAILOVER.decide(&seen).action == Action::Look {
-            seen.users = self.live_users(volume, &seen).await?;
+            seen.users = eyes.live_users(&self.context.client, volume, &seen).await?;
             seen.live = true;
         }
         let decision = FAILOVER.decide(&seen);
@@ -196,84 +187,5 @@ impl Failover {
         if let Some(pod) = pod {
             tell(pod.reference());
         }
-    }
-
-    fn observe(&self, volume: &Volume, driver: &Driver) -> Observation {
-        let settings = &self.context.settings;
-        let noted = volume.annotations.get(&driver.selected_node_annotation).filter(|node| !node.is_empty());
-        let made = || volume.attributes.get(driver.initial_node_attribute.as_ref()?).filter(|node| !node.is_empty());
-        let home = || Home::of(volume, driver, settings).map(|home| self.name_of(&home));
-        let before = || match made() {
-            Some(node) if !driver.record_failover => Some(node.as_str().into()),
-            _ if driver.record_failover => home(),
-            _ => Home::tied(volume, settings).map(|home| self.name_of(&home)),
-        };
-        let known = Note::of(volume).map(|note| note.to.into_boxed_str()).or_else(before);
-        Observation {
-            volume: volume.key.name().into(),
-            being_deleted: volume.being_deleted,
-            records: driver.record_failover,
-            known,
-            noted: if driver.record_failover { home() } else { noted.map(|node| node.as_str().into()) },
-            users: self.users(volume),
-            live: false,
-        }
-    }
-
-    /// The name of the node that is meant, or what comes closest to it.
-    fn name_of(&self, home: &Home) -> Box<str> {
-        home.find(&self.context.caches.nodes).map_or_else(|| home.name().into(), |node| node.key.name().into())
-    }
-
-    /// The pods that use the volume, the oldest first.
-    fn users(&self, volume: &Volume) -> Vec<User> {
-        let caches = &self.context.caches;
-        let claim = volume.claim.as_ref().and_then(|reference| caches.claims.get(&reference.key));
-        let Some(claim) = claim.filter(|claim| have_each_other(claim, volume)) else { return Vec::new() };
-        let pods = [&BY_USED_CLAIM, &BY_EPHEMERAL_CLAIM].map(|index| caches.pods.find(index, claim.key.as_str()));
-        self.among(&claim, pods.into_iter().flatten())
-    }
-
-    /// Those that decide, read live: what a cache shows may have run, and gone, long ago.
-    async fn live_users(&self, volume: &Volume, seen: &Observation) -> kube::Result<Vec<User>> {
-        let Some(key) = volume.claim.as_ref().map(|reference| &reference.key) else { return Ok(Vec::new()) };
-        let client = Client::clone(&self.context.client);
-        let claims: Api<<Claim as Slim>::Wire> = Api::namespaced(client.clone(), key.namespace());
-        let claim = claims.get_opt(key.name()).await?.and_then(Claim::from_wire);
-        let Some(claim) = claim.filter(|claim| have_each_other(claim, volume)) else { return Ok(Vec::new()) };
-        let api: Api<<Pod as Slim>::Wire> = Api::namespaced(client, key.namespace());
-        let mut pods = Vec::new();
-        for user in seen.users.iter().filter(|user| Some(&user.node) != seen.known.as_ref()) {
-            pods.extend(api.get_opt(user.pod.name()).await?.and_then(Pod::from_wire));
-        }
-        // Where the node is gone nobody can be left there.
-        if let Some(known) = seen.known.as_ref().filter(|known| self.has_node(known)) {
-            let there = ListParams::default().fields(&format!("spec.nodeName={known}"));
-            pods.extend(api.list(&there).await?.items.into_iter().filter_map(Pod::from_wire));
-        }
-        let mut users = self.among(&claim, pods.into_iter().map(Arc::new));
-        for user in users.iter_mut().filter(|user| user.lost) {
-            user.lost = get::<Node>(&self.context.client, &user.node).await?.is_none();
-        }
-        Ok(users)
-    }
-
-    fn has_node(&self, name: &str) -> bool {
-        self.context.caches.nodes.get(&ObjectKey::new("", name)).is_some()
-    }
-
-    fn among(&self, claim: &Claim, pods: impl Iterator<Item = Arc<Pod>>) -> Vec<User> {
-        let is_one = |pod: &Pod| {
-            let owner = claims_of(pod).find(|(key, _)| *key == claim.key);
-            owner.is_some_and(|(_, owner)| owner.is_none() || claim.owner.as_deref() == owner)
-        };
-        let mut pods: Vec<Arc<Pod>> = pods.filter(|pod| !pod.has_ended() && is_one(pod)).collect();
-        pods.sort_by(|one, other| (one.created, &one.key).cmp(&(other.created, &other.key)));
-        let user = |pod: &Arc<Pod>| {
-            let node = pod.node.clone()?;
-            let lost = !self.has_node(&node);
-            Some(User { pod: pod.key.clone(), node, running: pod.running, leaving: pod.being_deleted, lost })
-        };
-        pods.iter().filter_map(user).collect()
     }
 }

@@ -25,5 +25,20 @@
 mod controller;
 pub mod decision;
 pub mod note;
+mod observe;
+
+use cluster::{Volume, decision::Account};
+
+use crate::{Caches, settings::Settings};
+use decision::{Action, FAILOVER};
 
 pub use controller::Failover;
+
+/// What is decided about a volume by what these caches know, and why; none if it is none of ours.
+pub(crate) fn explain(caches: &Caches, settings: &Settings, volume: &Volume) -> Option<Account> {
+    let driver = observe::driver_of(volume, settings)?;
+    let mut seen = observe::Eyes { caches, settings }.observe(volume, driver);
+    seen.live = true;
+    let about = format!("failover of volume {}", volume.key);
+    Some(FAILOVER.explain(&seen).tell("placement", about, Action::name))
+}

@@ -11,7 +11,31 @@
 
 mod controller;
 pub mod decision;
+mod live;
 pub mod stranded;
 mod wake;
 
+use cluster::{ObjectKey, decision::Account};
+use kube::Client;
+
+use crate::settings::Settings;
+use decision::GATE;
+use stranded::STRANDED;
+
 pub use controller::Gate;
+
+/// What is decided about a pod that has no node yet, and why; none if there is no such pod. Everything is read live.
+pub async fn explain(client: &Client, settings: &Settings, pod: &ObjectKey) -> kube::Result<Option<Account>> {
+    let Some(pod) = live::read(client, pod).await?.filter(|pod| controller::is_unscheduled(&pod.slim)) else {
+        return Ok(None);
+    };
+    let key = &pod.slim.key;
+    if pod.slim.waits_for_home {
+        let seen = live::observe(client, settings, &pod.slim).await?;
+        let about = format!("gate of pod {key}");
+        return Ok(Some(GATE.explain(&seen).tell("placement", about, decision::Action::name)));
+    }
+    let (volumes, live) = live::look(client, settings, &pod).await?;
+    let seen = stranded::Observation { live, ..live::first_sight(&pod.slim, volumes) };
+    Ok(Some(STRANDED.explain(&seen).tell("placement", format!("wait of pod {key}"), stranded::Action::name)))
+}

@@ -3,12 +3,13 @@
 use anyhow::{Result, ensure};
 use kube::{
     ResourceExt,
-    api::{Patch, PatchParams},
+    api::{Patch, PatchParams, PostParams},
 };
+use placement::Settings;
 use serde_json::{Value, json};
 use testbed::{ControlPlane, Options, eventually};
 
-use crate::room::{HOSTNAME, Room, SELECTED, node_of};
+use crate::room::{HOSTNAME, Room, SELECTED, merge, node_of};
 
 const TOPOLOGY: &str = "topology.example.dev/node";
 
@@ -74,7 +75,8 @@ async fn a_volume_is_not_tied_to_a_node_that_is_gone_but_when_it_is_back() -> Re
 #[tokio::test]
 async fn what_others_say_about_a_volume_stays_and_so_does_what_nothing_is_known_of() -> Result<()> {
     let mut room = Room::prepare("others", &["a", "b"]).await?;
-    room.start(room.settings(&ties())?).await?;
+    let settings = Settings { namespace: Some(room.namespace.clone()), ..room.settings(&ties())? };
+    room.start(settings.clone()).await?;
     let with = |terms: &Value| {
         let mut volume = room.made_on("a");
         volume["spec"]["nodeAffinity"] = json!({"required": {"nodeSelectorTerms": terms}});
@@ -89,13 +91,30 @@ async fn what_others_say_about_a_volume_stays_and_so_does_what_nothing_is_known_
     let mut foreign = room.made_on("a");
     foreign["spec"]["csi"]["driver"] = "other.example.dev".into();
     room.create_volume("foreign", &foreign).await?;
+    // Another operator looks after that namespace.
+    let mut elsewhere = json!({
+        "metadata": {"name": room.own("elsewhere")},
+        "spec": {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "persistentVolumeReclaimPolicy": "Retain",
+            "storageClassName": room.namespace,
+            "claimRef": {"namespace": "default", "name": room.own("elsewhere")},
+            "csi": {"driver": room.driver(), "volumeHandle": "disks#elsewhere"},
+        },
+    });
+    merge(&mut elsewhere, &room.made_on("a"));
+    room.volumes.create(&PostParams::default(), &serde_json::from_value(elsewhere)?).await?;
     room.create_volume("ours", &room.made_on("a")).await?;
     until_tied(&room, "ours", &tied_to(TOPOLOGY, &room.own("a"))).await?;
+    let why = placement::explain::volume(&room.admin, &settings, &room.own("ours")).await?;
+    assert_eq!(why.iter().map(|account| account.reason).collect::<Vec<_>>(), ["NothingSeen", "AlreadyTied"]);
     room.until_decided("leave", "TiedByOther", 2).await?;
     room.until_decided("leave", "HomeUnknown", 1).await?;
     assert_eq!(affinity(&room, "zone").await?["required"]["nodeSelectorTerms"], zone);
     assert_eq!(affinity(&room, "more").await?["required"]["nodeSelectorTerms"], more);
     assert_eq!(affinity(&room, "foreign").await?, Value::Null);
+    assert_eq!(affinity(&room, "elsewhere").await?, Value::Null);
     room.until_written(&[&format!("persistentvolumes/{}", room.own("ours"))]).await
 }
 

@@ -64,7 +64,9 @@ async fn a_volume_that_follows_its_pod_is_noted_counted_once_and_told() -> Resul
 
     // Whoever comes next finds nothing new, and counts on from there.
     room.kill();
-    room.start(settings).await?;
+    room.start(settings.clone()).await?;
+    let why = placement::explain::volume(&room.admin, &settings, &room.own("data")).await?;
+    assert_eq!(why.iter().map(|account| account.reason).collect::<Vec<_>>(), ["AtHome"]);
     assert_eq!(count_after_a_look(&room, "data", ("leave", "AtHome")).await?, json!(1));
     room.delete_pod("second").await?;
     room.run_pod("third", "data", "a").await?;

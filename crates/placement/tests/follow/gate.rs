@@ -1,6 +1,7 @@
 //! Pods that must not run without their volume.
 
 use anyhow::{Result, ensure};
+use cluster::ObjectKey;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     ResourceExt,
@@ -34,7 +35,8 @@ fn with_terms(terms: &Value) -> Value {
 async fn a_pod_waits_until_its_home_node_is_back_and_runs_there() -> Result<()> {
     let mut room = Room::prepare("gate", &["b"]).await?;
     room.create_volume("data", &room.durable_on("a")).await?;
-    room.start(room.settings(&json!({}))?).await?;
+    let settings = room.settings(&json!({}))?;
+    room.start(settings.clone()).await?;
     let theirs = json!({"key": ROOM, "operator": "Exists"});
     let mut change = gated();
     merge(&mut change, &with_terms(&json!([{"matchExpressions": [theirs]}, {}])));
@@ -47,9 +49,14 @@ async fn a_pod_waits_until_its_home_node_is_back_and_runs_there() -> Result<()> 
     let waiting = room.pods.get("app").await?;
     assert_eq!((node_of(&waiting), &spec(&waiting)["schedulingGates"]), (None, &json!([{"name": GATE}])));
 
+    let key = ObjectKey::new(&room.namespace, "app");
+    let why = placement::gate::explain(&room.admin, &settings, &key).await?.unwrap();
+    assert_eq!((why.decision, why.reason, &*why.message), ("wait", "WaitingForHomeNode", &*note));
+
     room.add_node("a", &json!({})).await?;
     let running = room.until_running("app").await?;
     assert_eq!(node_of(&running), Some(room.own("a")));
+    assert!(placement::gate::explain(&room.admin, &settings, &key).await?.is_none(), "it waits for nothing");
     let terms = &spec(&running)["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
     let ours = required(&[&room.own("a")]);
     assert_eq!(*terms, json!({"nodeSelectorTerms": [{"matchExpressions": [theirs, ours]}, {}]}));
@@ -157,7 +164,8 @@ async fn homes_that_contradict_each_other_are_told_and_not_widened() -> Result<(
 async fn a_pod_that_insists_on_a_node_that_is_gone_is_told_how_it_is_helped() -> Result<()> {
     let mut room = Room::prepare("stranded", &["a", "b"]).await?;
     room.create_volume("data", &room.durable_on("a")).await?;
-    room.start(room.settings(&json!({}))?).await?;
+    let settings = room.settings(&json!({}))?;
+    room.start(settings.clone()).await?;
     // Nobody has room for it while its node is there.
     let full =
         json!({"spec": {"containers": [{"name": "main", "image": "app", "resources": {"requests": {"cpu": "9k"}}}]}});
@@ -167,6 +175,9 @@ async fn a_pod_that_insists_on_a_node_that_is_gone_is_told_how_it_is_helped() ->
     let uid = room.create_pod("tied", "data", &tied).await?.uid();
     room.remove_node("a").await?;
     let (kind, note) = room.told(uid.as_deref(), "HomeNodeGone").await?;
+    let key = ObjectKey::new(&room.namespace, "tied");
+    let why = placement::gate::explain(&room.admin, &settings, &key).await?.unwrap();
+    assert_eq!((why.reason, &*why.message), ("HomeNodeGone", &*note));
     let command = format!("kubectl get pod tied -n {} -o yaml | kubectl replace --force -f -", room.namespace);
     assert!(kind == "Warning" && note.contains(&command), "{kind}: {note}");
     let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": "tied", "uid": uid, "controller": true});

@@ -45,7 +45,7 @@ pub(crate) struct Room {
     pub(crate) volumes: Api<PersistentVolume>,
     pub(crate) classes: Api<StorageClass>,
     pub(crate) nodes: Api<Node>,
-    admin: Client,
+    pub(crate) admin: Client,
     registry: Registry,
     tasks: Vec<AbortHandle>,
 }
