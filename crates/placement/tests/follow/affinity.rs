@@ -134,6 +134,10 @@ async fn a_volume_that_moved_stays_tied_where_the_server_says_so_and_that_is_tol
     let events = room.events(volume.uid().as_deref()).await?;
     assert_eq!(events.iter().filter(|[_, reason, _]| reason == "AffinityImmutable").count(), 1, "{events:?}");
     assert_eq!(room.decided("retie", "TiedToNewHome"), 0);
+    let user = format!("system:serviceaccount:{}:claimkeeper", room.namespace);
+    let requests = room.cluster.audit_log().user(user).requests()?;
+    let refused = requests.iter().filter(|request| request.code() == Some(422)).count();
+    assert_eq!(refused, 1, "a server that has said no is not asked again");
     Ok(())
 }
 
@@ -155,6 +159,14 @@ async fn a_volume_that_moved_is_tied_anew_where_the_server_allows_it() -> Result
     until_tied(&room, "data", &tied_to(TOPOLOGY, "b")).await?;
     room.create_pod("app", "data", &json!({})).await?;
     assert_eq!(node_of(&room.until_running("app").await?), Some(room.own("b")));
+    // Who says more knows more.
+    let mut theirs = room.made_on("a");
+    let expression = |key: &str| json!({"key": key, "operator": "In", "values": ["b"]});
+    let terms = json!([{"matchExpressions": [expression(TOPOLOGY), expression("topology.kubernetes.io/zone")]}]);
+    theirs["spec"]["nodeAffinity"] = json!({"required": {"nodeSelectorTerms": terms}});
+    room.create_volume("theirs", &theirs).await?;
+    room.until_decided("leave", "TiedByOther", 1).await?;
+    assert_eq!(affinity(&room, "theirs").await?["required"]["nodeSelectorTerms"], terms);
     Ok(())
 }
 

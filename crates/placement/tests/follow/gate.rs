@@ -3,10 +3,7 @@
 use anyhow::{Result, ensure};
 use cluster::ObjectKey;
 use k8s_openapi::api::core::v1::Pod;
-use kube::{
-    ResourceExt,
-    api::{DeleteParams, Patch, PatchParams},
-};
+use kube::{ResourceExt, api::DeleteParams};
 use serde_json::{Value, json};
 use testbed::eventually;
 
@@ -112,8 +109,6 @@ async fn a_pod_waits_no_longer_than_there_is_a_reason() -> Result<()> {
         assert_eq!(node_of(&room.until_running(name).await?), Some(room.own("b")));
     }
     room.claims.delete("claim", &DeleteParams::default()).await?;
-    let finalizers = Patch::Merge(json!({"metadata": {"finalizers": null}}));
-    room.claims.patch("claim", &PatchParams::default(), &finalizers).await?;
     room.told(uids[2].as_deref(), "NothingToWaitFor").await?;
     Ok(())
 }
