@@ -6,9 +6,19 @@
 {{ .Values.leaderElection.name | default .Release.Name }}
 {{- end }}
 
-{{/* Whether API servers call the operator; empty if not. */}}
-{{- define "claimkeeper.webhook" -}}
+{{/* Whether API servers ask the operator about claims; empty if not. */}}
+{{- define "claimkeeper.enforcementWebhook" -}}
 {{ if and (has "enforcement" .Values.features) .Values.webhook.enforcement.enabled }}true{{ end }}
+{{- end }}
+
+{{/* Whether they ask it about pods; empty if not. */}}
+{{- define "claimkeeper.placementWebhook" -}}
+{{ if and (has "placement" .Values.features) .Values.webhook.placement.enabled }}true{{ end }}
+{{- end }}
+
+{{/* Whether they call it at all; empty if not. */}}
+{{- define "claimkeeper.webhook" -}}
+{{ if or (include "claimkeeper.enforcementWebhook" .) (include "claimkeeper.placementWebhook" .) }}true{{ end }}
 {{- end }}
 
 {{- define "claimkeeper.webhookService" -}}
@@ -17,6 +27,45 @@
 
 {{- define "claimkeeper.webhookConfiguration" -}}
 {{ .Values.webhook.configuration | default (printf "%s-enforcement" .Release.Name) }}
+{{- end }}
+
+{{- define "claimkeeper.placementConfiguration" -}}
+{{ .Values.webhook.placement.configuration | default (printf "%s-placement" .Release.Name) }}
+{{- end }}
+
+{{/* How API servers reach the operator, and whom they trust: the root context, and the path. */}}
+{{- define "claimkeeper.clientConfig" -}}
+{{- $root := index . 0 }}
+{{- $path := index . 1 }}
+{{- $certificates := $root.Values.webhook.certificates }}
+{{- /* caBundle is left to the operator, or to cert-manager. */}}
+{{- if and $certificates.caBundle (eq $certificates.mode "files") }}
+caBundle: {{ $certificates.caBundle | b64enc }}
+{{- end }}
+{{- with $root.Values.webhook.url }}
+url: {{ trimSuffix "/" . }}{{ $path }}
+{{- else }}
+service:
+  name: {{ include "claimkeeper.webhookService" $root }}
+  namespace: {{ $root.Release.Namespace }}
+  path: {{ $path }}
+{{- end }}
+{{- end }}
+
+{{/* Whose objects are asked about: the root context, and the selector that was chosen. */}}
+{{- define "claimkeeper.namespaceSelector" -}}
+{{- $root := index . 0 }}
+{{- $chosen := index . 1 }}
+{{- if $chosen }}
+{{- toYaml $chosen }}
+{{- else if $root.Values.namespace }}
+matchLabels:
+  kubernetes.io/metadata.name: {{ $root.Values.namespace }}
+{{- else }}
+# An operator that cannot start must not be what keeps it from starting.
+matchExpressions:
+  - {key: kubernetes.io/metadata.name, operator: NotIn, values: [{{ $root.Release.Namespace }}]}
+{{- end }}
 {{- end }}
 
 {{/* The operator's own format is not cert-manager's, so that neither finds the other's. */}}

@@ -60,7 +60,7 @@ impl Certificates {
             fence.open_until(Instant::now() + Duration::from_hours(24 * 365 * 30));
             None
         };
-        let settings = certificates.settings(&leadership.namespace);
+        let settings = certificates.settings(&leadership.namespace, &config.webhook_configurations());
         let source = Source::SelfManaged(Box::new(SelfManaged::new(settings, reader, writer, recorder, parts)));
         Ok(Self { source, elector })
     }

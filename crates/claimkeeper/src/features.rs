@@ -10,7 +10,7 @@ use ephemeral::{
 };
 use futures::future::join_all;
 use kube::{Client, Config as KubeConfig};
-use placement::Placement;
+use placement::{Placement, Steering};
 use platform::{
     admission::{AdmissionServer, Webhook},
     client::{self, ClientOptions, FencedClient},
@@ -49,6 +49,7 @@ pub(crate) struct Features {
     enforcement: Option<Arc<Enforcement>>,
     audit: Option<Audit>,
     placement: Option<Placement>,
+    steering: Option<Arc<Steering>>,
 }
 
 impl Features {
@@ -108,33 +109,38 @@ impl Features {
             let caches = feature.caches().clone();
             Audit::new(client.clone(), caches, Arc::new(settings), config.namespace.clone(), registry)
         });
-        let placement = runs(Feature::Placement).then(|| {
-            let caches = placement::Caches {
+        let placement = runs(Feature::Placement).then(|| placement::Context {
+            caches: placement::Caches {
                 pods: pods.clone(),
                 claims: claims.clone(),
                 classes: classes.clone(),
                 volumes: volumes.clone(),
                 nodes: nodes.clone(),
-            };
-            Placement::new(&placement::Context {
-                caches,
-                client: writer.clone(),
-                recorder: recorder.clone(),
-                settings: Arc::new(config.placement_settings()),
-                registry: registry.clone(),
-                counts: placement::Counts::new(registry),
-            })
+            },
+            client: writer.clone(),
+            recorder: recorder.clone(),
+            settings: Arc::new(config.placement_settings()),
+            registry: registry.clone(),
+            counts: placement::Counts::new(registry),
         });
+        let steering = admission.zip(placement.as_ref()).filter(|_| config.placement.pod_webhook);
+        let steering = steering.map(|(server, context)| {
+            let (caches, settings, recorder) =
+                (context.caches.clone(), Arc::clone(&context.settings), recorder.clone());
+            anyhow::Ok(Arc::new(Steering::new(caches, settings, reader_of(server)?, recorder, registry)))
+        });
+        let (steering, placement) = (steering.transpose()?, placement.as_ref().map(Placement::new));
         let ephemeral = runs(Feature::Ephemeral).then(|| {
             let caches = ephemeral::Caches::beside(pods, claims, namespaces);
             Ephemeral::new(caches, writer.clone(), recorder.clone(), registry, config.ephemeral.concurrency)
         });
-        Ok(Self { stores, ephemeral, reclaim, provisioner, releaser, enforcement, audit, placement })
+        Ok(Self { stores, ephemeral, reclaim, provisioner, releaser, enforcement, audit, placement, steering })
     }
 
     /// Those that API servers ask.
     pub(crate) fn webhooks(&self) -> Vec<Arc<dyn Webhook>> {
-        self.enforcement.iter().map(|feature| Arc::clone(feature) as Arc<dyn Webhook>).collect()
+        let enforcement = self.enforcement.iter().map(|feature| Arc::clone(feature) as Arc<dyn Webhook>);
+        enforcement.chain(self.steering.iter().map(|feature| Arc::clone(feature) as Arc<dyn Webhook>)).collect()
     }
 
     /// What they want to know of the server before anything else.

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use cluster::{Pod, decision::Account, store::Slim};
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod as FullPod};
 use kube::{Api, Client, api::ListParams};
 use platform::{
     client::{self, ClientOptions, Fence, FencedClient},
@@ -101,11 +101,19 @@ async fn explain(arguments: &WhyArguments) -> anyhow::Result<Vec<Account>> {
         let told = releaser::why::explain(&client, &settings, name).await.map_err(|error| unanswered(&error))?;
         return told.map(|account| vec![account]).with_context(|| format!("there is no volume {name}"));
     }
+    let mut steered = None;
     let pods = match (&arguments.object, &arguments.file) {
-        (Some(Object::Pod(name)), _) => vec![live_pod(&client, &namespace, name).await?],
+        (Some(Object::Pod(name)), _) => {
+            let (pod, json) = live_pod(&client, &namespace, name).await?;
+            steered = Some(json);
+            vec![pod]
+        }
         (Some(Object::Claim(name)), _) => pods_of_claim(&client, &namespace, name).await?,
         (None, Some(file)) => match manifest(file, &namespace)? {
-            Manifest::Pod(pod) => vec![pod],
+            Manifest::Pod { pod, json } => {
+                steered = Some(json);
+                vec![pod]
+            }
             Manifest::Claim { namespace, json } => {
                 return Ok(vec![enforcement(&client, &configuration, &namespace, &json).await?]);
             }
@@ -123,6 +131,10 @@ async fn explain(arguments: &WhyArguments) -> anyhow::Result<Vec<Account>> {
         }
         let told = provisioner::why::explain(&client, &configuration.provisioner.settings(), &pod).await;
         accounts.extend(told.map_err(|error| unanswered(&error))?);
+        if let Some(json) = &steered {
+            let told = placement::why::explain(&client, &configuration.placement, pod.key.namespace(), json).await;
+            accounts.extend(told.map_err(|error| unanswered(&error))?);
+        }
     }
     if let Some(Object::Claim(name)) = &arguments.object {
         let claim = format!("claim {namespace}/{name} ");
@@ -141,10 +153,19 @@ async fn enforcement(client: &Client, config: &Config, namespace: &str, claim: &
     told.map_err(|error| unanswered(&error))
 }
 
-async fn live_pod(client: &Client, namespace: &str, name: &str) -> anyhow::Result<Pod> {
-    let pods: Api<<Pod as Slim>::Wire> = Api::namespaced(client.clone(), namespace);
+/// The pod, and what it was made from, as far as that can be told.
+async fn live_pod(client: &Client, namespace: &str, name: &str) -> anyhow::Result<(Pod, String)> {
+    let pods: Api<FullPod> = Api::namespaced(client.clone(), namespace);
     let pod = pods.get_opt(name).await.map_err(|error| unanswered(&error))?;
-    pod.and_then(Pod::from_wire).with_context(|| format!("there is no pod {name} in namespace {namespace}"))
+    let mut json = serde_json::to_value(pod.with_context(|| missing(namespace, name))?)?;
+    let pod = Pod::from_wire(serde_json::from_value(json.clone())?).with_context(|| missing(namespace, name))?;
+    // It was the scheduler that wrote this; whoever asks wants to know why it did.
+    json["spec"]["nodeName"] = serde_json::Value::Null;
+    Ok((pod, json.to_string()))
+}
+
+fn missing(namespace: &str, pod: &str) -> String {
+    format!("there is no pod {pod} in namespace {namespace}")
 }
 
 async fn pods_of_claim(client: &Client, namespace: &str, claim: &str) -> anyhow::Result<Vec<Pod>> {
@@ -160,7 +181,7 @@ async fn pods_of_claim(client: &Client, namespace: &str, claim: &str) -> anyhow:
 
 /// What would be created now.
 enum Manifest {
-    Pod(Pod),
+    Pod { pod: Pod, json: String },
     Claim { namespace: String, json: String },
 }
 
@@ -179,9 +200,10 @@ fn manifest(file: &Path, namespace: &str) -> anyhow::Result<Manifest> {
             // No object has this uid, and none was created at this time: nothing that exists belongs to this pod.
             metadata["uid"] = "not-created-yet".into();
             metadata["creationTimestamp"] = serde_json::to_value(jiff::Timestamp::now())?;
+            let json = manifest.to_string();
             let wire = serde_json::from_value(manifest).with_context(|| format!("{name} is not a valid Pod"))?;
             let pod = Pod::from_wire(wire).with_context(|| format!("{name} has no metadata.name"))?;
-            Ok(Manifest::Pod(pod))
+            Ok(Manifest::Pod { pod, json })
         }
         "PersistentVolumeClaim" => {
             let namespace = metadata["namespace"].as_str().unwrap_or(namespace).to_owned();

@@ -20,7 +20,9 @@ pub mod followed;
 pub mod gate;
 pub mod home;
 pub mod settings;
+pub mod steer;
 pub mod terms;
+pub mod why;
 
 use std::sync::Arc;
 
@@ -43,6 +45,7 @@ use platform::{
 use tokio_util::sync::CancellationToken;
 
 pub use settings::Settings;
+pub use steer::Steering;
 
 /// The indexes that the store of pods needs.
 pub const INDEXES_OF_PODS: [Index<Pod>; 2] = [BY_USED_CLAIM, BY_EPHEMERAL_CLAIM];

@@ -27,10 +27,12 @@ impl Cluster {
     /// of the chart's `ServiceAccount`. Installing a release again updates it.
     pub async fn install_chart(&self, release: &str, namespace: &str, values: &Value) -> Result<PathBuf> {
         let mut values = values.clone();
-        // Behind Services there is no network here: a webhook that is called through one would hold up every claim. Who wants one says
-        // where it is.
+        // Behind Services there is no network here: a webhook that is called through one would hold up every claim and pod. Who
+        // wants one says where it is.
         if let Some(values) = values.as_object_mut() {
-            values.entry("webhook").or_insert_with(|| json!({ "enforcement": { "enabled": false } }));
+            values
+                .entry("webhook")
+                .or_insert_with(|| json!({ "enforcement": { "enabled": false }, "placement": { "enabled": false } }));
         }
         let documents = self.render_chart(release, namespace, &values).await?;
         let client = self.admin().await?;

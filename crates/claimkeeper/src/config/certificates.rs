@@ -20,9 +20,9 @@ pub(crate) struct Certificates {
     pub service: String,
     /// Other names and addresses by which they do.
     pub names: Vec<String>,
-    /// The webhook configurations whose caBundle is kept.
+    /// The webhook configurations whose caBundle is kept; those of the features that run if absent.
     #[serde(deserialize_with = "configurations")]
-    pub configurations: Vec<ConfigurationName>,
+    pub configurations: Option<Vec<ConfigurationName>>,
     pub leaf_lifetime: Seconds,
     pub ca_lifetime: Seconds,
     /// How long an API server may use a webhook configuration after it was changed.
@@ -49,7 +49,7 @@ impl Default for Certificates {
             secret: "claimkeeper-webhook".to_owned(),
             service: "claimkeeper-webhook".to_owned(),
             names: Vec::new(),
-            configurations: "claimkeeper-enforcement".parse().into_iter().collect(),
+            configurations: None,
             leaf_lifetime: Duration::from_hours(30 * 24).into(),
             ca_lifetime: Duration::from_hours(365 * 24).into(),
             settle: Seconds::new(10),
@@ -96,14 +96,15 @@ impl Certificates {
         Ok(())
     }
 
-    /// What is kept, in this namespace.
-    pub(crate) fn settings(&self, namespace: &str) -> Settings {
+    /// What is kept, in this namespace; `configurations` are those of the features that run.
+    pub(crate) fn settings(&self, namespace: &str, configurations: &[&str]) -> Settings {
+        let of_features = || configurations.iter().flat_map(|name| name.parse()).collect();
         Settings {
             secret: self.secret.clone(),
             namespace: namespace.to_owned(),
             service: self.service.clone(),
             names: self.names.clone(),
-            configurations: self.configurations.clone(),
+            configurations: self.configurations.clone().unwrap_or_else(of_features),
             leaf_lifetime: self.leaf_lifetime.into(),
             authority_lifetime: self.ca_lifetime.into(),
             settle: self.settle.into(),
@@ -118,7 +119,7 @@ fn is_name(name: &str) -> bool {
     name.len() <= 253 && name.chars().all(inner) && outer(name.chars().next()) && outer(name.chars().last())
 }
 
-fn configurations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<ConfigurationName>, D::Error> {
+fn configurations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<ConfigurationName>>, D::Error> {
     let names = Vec::<String>::deserialize(deserializer)?;
-    names.iter().map(|name| name.parse().map_err(de::Error::custom)).collect()
+    names.iter().map(|name| name.parse().map_err(de::Error::custom)).collect::<Result<_, _>>().map(Some)
 }

@@ -20,7 +20,8 @@ pub(crate) enum Feature {
 pub(crate) struct UnknownFeature(String);
 
 impl Feature {
-    const ALL: [Self; 5] = [Self::Ephemeral, Self::Provisioner, Self::Releaser, Self::Enforcement, Self::Placement];
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Ephemeral, Self::Provisioner, Self::Releaser, Self::Enforcement, Self::Placement];
 
     /// The name in flags, configuration, logs and metrics.
     pub(crate) fn name(self) -> &'static str {

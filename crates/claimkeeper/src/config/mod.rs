@@ -198,11 +198,17 @@ impl Config {
 
     /// Whether the API server asks a feature before it writes.
     pub(crate) fn answers_admission(&self) -> bool {
-        self.features.iter().any(|feature| match feature {
-            Feature::Ephemeral | Feature::Provisioner | Feature::Releaser => false,
-            Feature::Enforcement => true,
-            Feature::Placement => self.placement.pod_webhook,
-        })
+        !self.webhook_configurations().is_empty()
+    }
+
+    /// The webhook configurations of the features that run, as the chart calls them.
+    pub(crate) fn webhook_configurations(&self) -> Vec<&'static str> {
+        let configuration = |feature: &Feature| match feature {
+            Feature::Ephemeral | Feature::Provisioner | Feature::Releaser => None,
+            Feature::Enforcement => Some("claimkeeper-enforcement"),
+            Feature::Placement => self.placement.pod_webhook.then_some("mutating/claimkeeper-placement"),
+        };
+        self.features.iter().filter_map(configuration).collect()
     }
 
     /// What the types alone do not tell.
@@ -264,6 +270,8 @@ impl LeaderElection {
 
 #[cfg(test)]
 mod tests {
+    use std::slice;
+
     use super::*;
 
     fn error(text: &str) -> String {
@@ -383,9 +391,13 @@ mod tests {
         let uncommented = block
             .replace("# namespace:", "namespace:")
             .replace("# identity:", "identity:")
-            .replace("# clientCA:", "clientCA:");
+            .replace("# clientCA:", "clientCA:")
+            .replace("# configurations:", "configurations:");
         let all_keys = Config::parse(&uncommented).unwrap();
         assert!(all_keys.namespace.is_some() && all_keys.webhook.client_ca.is_some());
+        let every = Config { features: Feature::ALL.into(), ..Config::default() };
+        let default = every.webhook.certificates.settings("home", &every.webhook_configurations());
+        assert_eq!(all_keys.webhook.certificates.configurations, Some(default.configurations));
         assert!(all_keys.leader_election.namespace.is_some() && all_keys.leader_election.identity.is_some());
     }
 
@@ -405,6 +417,23 @@ mod tests {
                 Config::parse(configuration).unwrap();
             }
         }
+    }
+
+    #[test]
+    fn certificates_are_kept_for_the_webhooks_of_the_features_that_run() {
+        let of = |text: &str| {
+            let config = Config::parse(text).unwrap();
+            let names = config.webhook_configurations();
+            config.webhook.certificates.settings("home", &names).configurations
+        };
+        let [enforcement, placement] =
+            ["claimkeeper-enforcement", "mutating/claimkeeper-placement"].map(|name| name.parse().unwrap());
+        assert_eq!(of("features: [enforcement, releaser]"), slice::from_ref(&enforcement));
+        assert_eq!(of("features: [placement]"), slice::from_ref(&placement));
+        assert_eq!(of("features: [placement, enforcement]"), [placement, enforcement.clone()]);
+        assert_eq!(of("{features: [placement, enforcement], placement: {podWebhook: false}}"), [enforcement]);
+        let named = "{features: [placement], webhook: {certificates: {configurations: [mutating/mine]}}}";
+        assert_eq!(of(named), ["mutating/mine".parse().unwrap()]);
     }
 
     #[test]
