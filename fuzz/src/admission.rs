@@ -1,5 +1,5 @@
 //! Admission requests, which anybody sends who reaches the port: from the bytes of the body to the bytes of the answer, with a
-//! webhook that reads the object and repeats what it finds there.
+//! webhook that reads the object and repeats what it finds there, and with one that steers pods.
 
 #![no_main]
 
@@ -12,6 +12,8 @@ use serde_json::Value;
 
 use self::{
     answer::{Reply, answer},
+    patch::{Additions, Place, patch},
+    pod::AskedPod,
     review::{Answer, Operation, Request},
     webhook::{Answering, Webhook},
 };
@@ -19,6 +21,11 @@ use self::{
 // The files that lie between the bytes: all that stands around them, TLS above all, would only have to be instrumented too.
 #[path = "../../crates/platform/src/admission/answer.rs"]
 mod answer;
+#[path = "../../crates/placement/src/steer/patch.rs"]
+mod patch;
+#[allow(dead_code)] // what only the rules ask for
+#[path = "../../crates/placement/src/steer/pod.rs"]
+mod pod;
 #[path = "../../crates/platform/src/admission/review.rs"]
 mod review;
 #[allow(dead_code)] // the path, which only the server asks for
@@ -87,8 +94,57 @@ impl Webhook for Parrot {
     }
 }
 
+/// Adds to each pod all that can be added.
+struct Pilot;
+
+impl Pilot {
+    fn patch(json: &str) -> serde_json::Result<Option<Vec<u8>>> {
+        let home = || Place::Hostname("node-a".into());
+        let required = vec![home(), Place::Name("node-b".into()), Place::Labelled("example.dev/disk".into())];
+        let additions = Additions { required, preferred: vec![(100, home())], gate: Some("claimkeeper.dev/home-node") };
+        Ok(patch(&AskedPod::read(json)?, &additions))
+    }
+}
+
+impl Webhook for Pilot {
+    fn path(&self) -> &'static str {
+        "/mutate-pod"
+    }
+
+    fn review<'a>(&'a self, request: &'a Request<'a>) -> Answering<'a> {
+        Box::pin(async move {
+            let json = request.object.map_or("null", |object| object.get());
+            let patch = match Self::patch(json) {
+                Ok(patch) => patch,
+                Err(error) => return Answer::allow("PodUnreadable", error.to_string()),
+            };
+            if let (Some(patch), Ok(pod)) = (&patch, serde_json::from_str(json)) {
+                can_be_applied_once(pod, patch);
+            }
+            Answer { patch, ..Answer::allow("AtHome", "") }
+        })
+    }
+}
+
+/// The API server refuses a patch that does not fit, and asks again about what came of it.
+fn can_be_applied_once(mut pod: Value, patch: &[u8]) {
+    // What has no spec at all is no pod, and has no volumes to follow.
+    if !pod["spec"].is_object() {
+        return;
+    }
+    let operations: json_patch::Patch = serde_json::from_slice(patch).expect("a JSON patch");
+    json_patch::patch(&mut pod, &operations).unwrap_or_else(|error| panic!("{error}: {pod}"));
+    let again = Pilot::patch(&pod.to_string()).expect("a pod");
+    assert_eq!(again.map(|patch| String::from_utf8_lossy(&patch).into_owned()), None, "{pod}");
+}
+
 fuzz_target!(|bytes: &[u8]| -> Corpus {
-    let reply = answer(&Parrot, bytes).now_or_never().expect("a webhook that waits for nobody");
+    check(bytes, &Pilot);
+    check(bytes, &Parrot)
+});
+
+fn check(bytes: &[u8], webhook: &dyn Webhook) -> Corpus {
+    let reply = answer(webhook, bytes).now_or_never().expect("a webhook that waits for nobody");
     assert!(!reply.panicked);
     let body: Value = serde_json::from_slice(&reply.body).expect("JSON");
     match reply.code {
@@ -97,7 +153,7 @@ fuzz_target!(|bytes: &[u8]| -> Corpus {
         code => panic!("{code}: {body}"),
     }
     Corpus::Keep
-});
+}
 
 /// What the API server checks before it believes an answer.
 fn is_a_review(body: &Value, bytes: &[u8]) {

@@ -41,7 +41,10 @@ const WORDS_OF_TEMPLATES: &str = "apiVersion v1 kind PersistentVolumeClaim metad
 /// The same; each becomes a word with its quotes, as JSON has them.
 const WORDS_OF_REVIEWS: &str = "apiVersion admission.k8s.io/v1 admission.k8s.io/v1beta1 kind AdmissionReview request uid \
     PersistentVolumeClaim group version v1 resource subResource name namespace operation CREATE UPDATE DELETE CONNECT userInfo \
-    username dryRun object oldObject options metadata annotations ownerReferences Pod controller spec storageClassName";
+    username dryRun object oldObject options metadata annotations ownerReferences Pod controller spec storageClassName volumes persistentVolumeClaim claimName ephemeral nodeName \
+    schedulingGates claimkeeper.dev/home-node affinity nodeAffinity requiredDuringSchedulingIgnoredDuringExecution \
+    preferredDuringSchedulingIgnoredDuringExecution nodeSelectorTerms matchExpressions matchFields key operator values In Exists \
+    weight preference kubernetes.io/hostname metadata.name node-a node-b example.dev/disk claimkeeper.dev/placement ignore";
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -86,7 +89,18 @@ impl Target {
             Self::Admission => {
                 let claim = r#"{"metadata": {"name": "data", "annotations": {"a": "\u00e9\n"}}, "spec": {"storageClassName": "local"}}"#;
                 let owned = r#"{"metadata": {"ownerReferences": [{"kind": "Pod", "controller": true}]}, "spec": {}}"#;
+                let terms = r#"[{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["z"]}], "matchFields": null}, {}]"#;
+                let wish = r#"[{"weight": 100, "preference": {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-b"]}]}}]"#;
+                let pod = format!(
+                    r#"{{"metadata": {{"generateName": "web-", "annotations": {{"claimkeeper.dev/placement": "no"}}}}, "spec": {{
+                    "volumes": [{{"name": "data", "persistentVolumeClaim": {{"claimName": "data"}}}}, {{"name": "tmp", "ephemeral": {{}}}}],
+                    "schedulingGates": [{{"name": "a"}}], "affinity": {{"nodeAffinity": {{
+                    "requiredDuringSchedulingIgnoredDuringExecution": {{"nodeSelectorTerms": {terms}}},
+                    "preferredDuringSchedulingIgnoredDuringExecution": {wish}}}}}}}}}"#
+                );
                 vec![
+                    review("CREATE", &pod, "null"),
+                    review("CREATE", r#"{"spec": {"affinity": null}}"#, "null"),
                     review("CREATE", claim, "null"),
                     review("UPDATE", claim, claim),
                     review("CREATE", owned, "null"),

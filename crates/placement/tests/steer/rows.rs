@@ -1,14 +1,23 @@
 //! The decision table, decided by the API server with the webhook.
 
 use anyhow::{Context, Result, ensure};
+use http::Method;
+use placement::Settings;
 use platform::admission::Answer;
+use proptest::{
+    strategy::{Strategy, ValueTree},
+    test_runner::TestRunner,
+};
 use testbed::eventually;
 
 use crate::{
+    properties::pods,
     short::Wishes,
-    stage::{CLASSES, NODES, Outcome, Stage},
+    stage::{CLASSES, NODES, Outcome, STAGEHAND, Stage},
     table::{Row, Table},
 };
+
+const SAMPLE: usize = 60;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_row_becomes_what_the_table_says_behind_the_api_server() -> Result<()> {
@@ -23,6 +32,31 @@ async fn every_row_becomes_what_the_table_says_behind_the_api_server() -> Result
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    what_was_a_valid_pod_still_is(&stage).await
+}
+
+/// Any pods, with and without us.
+async fn what_was_a_valid_pod_still_is(stage: &Stage) -> Result<()> {
+    stage.set(Settings::default());
+    let homes = ["node-a", "node-b", "node-c", "node-x"]
+        .iter()
+        .cycle()
+        .zip(["availability", "availability", "durability"].iter().cycle());
+    for (number, (node, mode)) in homes.take(8).enumerate() {
+        stage.local(&format!("claim-{number}"), node, mode).await?;
+    }
+    let mut runner = TestRunner::deterministic();
+    let mut steered = 0;
+    for _ in 0..SAMPLE {
+        let pod = pods().new_tree(&mut runner).map_err(|error| anyhow::anyhow!("{error}"))?.current();
+        let without =
+            stage.send(STAGEHAND, Method::POST, &format!("{}?dryRun=All", stage.path("pods")), Some(&pod)).await?;
+        let with = stage.rehearse(&pod).await?;
+        ensure!(without.code == 201, "nobody would take it: {without:?}");
+        ensure!(with.code == 201, "{pod} becomes invalid: {with:?}");
+        steered += usize::from(stage.answers.take().iter().any(|answer| answer.patch.is_some()));
+    }
+    ensure!(steered > SAMPLE / 2, "only {steered} were steered");
     Ok(())
 }
 

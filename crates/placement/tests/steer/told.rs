@@ -138,9 +138,8 @@ async fn asked_twice_a_pod_is_steered_once(stage: &Stage) -> Result<()> {
             "matchConstraints": {"resourceRules": [
                 {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]},
             ]},
-            "matchConditions": [{"name": "steered", "expression": "has(object.spec.affinity)"}],
             "mutations": [{"patchType": "ApplyConfiguration", "applyConfiguration": {
-                "expression": "Object{metadata: Object.metadata{labels: {'zealous': 'yes'}}}",
+                "expression": "Object{metadata: Object.metadata{labels: {'steered': string(has(object.spec.affinity))}}}",
             }}],
         },
     });
@@ -156,6 +155,7 @@ async fn asked_twice_a_pod_is_steered_once(stage: &Stage) -> Result<()> {
         ensure!(outcome.code == 201, "{outcome:?}");
         let answers = stage.answers.take();
         ensure!(answers.len() == 2, "it asks {} times: {}", answers.len(), outcome.body["metadata"]["labels"]);
+        ensure!(outcome.body["metadata"]["labels"]["steered"] == "true", "{}", outcome.body);
         ensure!(answers[0].patch.is_some() && answers[1].patch.is_none(), "{answers:?}");
         let wishes = Wishes::of(&outcome.body);
         ensure!(wishes.required == Some(vec![vec!["host=node-b".to_owned()]]), "{wishes:?}");
