@@ -98,13 +98,19 @@ async fn with_cert_manager_the_chart_asks_for_a_certificate_and_grants_no_right_
         let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../../charts/claimkeeper");
         let mut helm = Command::new(cluster.helm());
         helm.args(["template", "keeper", chart, "--namespace", "storage", "--kube-version=v1.37.1"]);
-        helm.args(["--set", "features={enforcement},webhook.certificates.mode=cert-manager", "--set", settings]);
+        helm.args([
+            "--set",
+            "features={enforcement,placement},webhook.certificates.mode=cert-manager",
+            "--set",
+            settings,
+        ]);
         let output = helm.stdin(Stdio::null()).output().await?;
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         Ok(String::from_utf8(output.stdout)?)
     };
     let own = render("webhook.port=9443").await?;
-    assert!(own.contains("cert-manager.io/inject-ca-from: storage/keeper-webhook\n"), "{own}");
+    // One for each of the two webhook configurations.
+    assert_eq!(own.matches("cert-manager.io/inject-ca-from: storage/keeper-webhook\n").count(), 2, "{own}");
     assert!(
         own.contains("secretName: keeper-webhook-tls\n") && own.contains("- keeper-webhook.storage.svc\n"),
         "{own}"

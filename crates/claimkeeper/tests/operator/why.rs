@@ -3,9 +3,10 @@
 use std::process::Command;
 
 use anyhow::Result;
+use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::{
-    ResourceExt,
-    api::{Patch, PatchParams, PostParams},
+    Api, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 
@@ -19,6 +20,11 @@ impl Home {
         let text = if output.status.success() { output.stdout } else { output.stderr };
         (output.status.code().unwrap(), String::from_utf8(text).unwrap().replace(&self.namespace, "NS"))
     }
+}
+
+/// Without what the feature has to say that is not asked about.
+fn but_for_placement((code, text): (i32, String)) -> (i32, String) {
+    (code, text.split("\nplacement: ").next().unwrap_or_default().to_owned())
 }
 
 const TAKEN: &str = "\
@@ -38,7 +44,7 @@ async fn it_tells_the_checks_and_what_the_event_says() -> Result<()> {
     let home = Home::on(testbed::shared().await?, "why").await?;
     home.create_claim("web-scratch").await?;
     home.create_pod("web").await?;
-    assert_eq!(home.why(&["pod/web"]), (0, TAKEN.to_owned()));
+    assert_eq!(but_for_placement(home.why(&["pod/web"])), (0, TAKEN.to_owned()));
     let (code, of_claim) = home.why(&["pvc/web-scratch"]);
     assert!(code == 0 && of_claim.starts_with(&format!("{TAKEN}\nenforcement: claim NS/web-scratch\n")), "{of_claim}");
     assert!(of_claim.contains("\n  allow, OtherDriver: not a class of a local driver\n"), "{of_claim}");
@@ -49,7 +55,7 @@ async fn it_tells_the_checks_and_what_the_event_says() -> Result<()> {
     assert_eq!(json[0]["failed"], "no claim of this name belongs to somebody else");
 
     home.create_pod("free").await?;
-    let (_, text) = home.why(&["pod/free"]);
+    let (_, text) = but_for_placement(home.why(&["pod/free"]));
     assert!(text.contains("\n  create, ClaimMissing: "), "{text}");
     assert!(!text.contains("NO "), "{text}");
     Ok(())
@@ -63,7 +69,7 @@ async fn it_explains_a_pod_before_it_exists() -> Result<()> {
     let manifest = include_str!("../../../../docs/ephemeral.md");
     let manifest = manifest.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
     let manifest = file(&directory, "pod.yaml", manifest);
-    assert_eq!(home.why(&["-f", manifest.to_str().unwrap()]), (0, TAKEN.to_owned()));
+    assert_eq!(but_for_placement(home.why(&["-f", manifest.to_str().unwrap()])), (0, TAKEN.to_owned()));
     assert!(home.pods.get_opt("web").await?.is_none(), "it only asks");
     Ok(())
 }
@@ -145,13 +151,13 @@ async fn it_tells_why_a_pod_does_not_get_the_claim_that_it_asks_for() -> Result<
     let manifest = include_str!("../../../../docs/provisioner.md");
     let manifest = manifest.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
     let path = file(&directory, "pod.yaml", manifest);
-    assert_eq!(home.why(&["-f", path.to_str().unwrap()]), (0, DENIED.to_owned()));
+    assert_eq!(but_for_placement(home.why(&["-f", path.to_str().unwrap()])), (0, DENIED.to_owned()));
     home.pods.create(&PostParams::default(), &serde_saphyr::from_str(manifest)?).await?;
-    assert_eq!(home.why(&["pod/build"]), (0, DENIED.to_owned()));
+    assert_eq!(but_for_placement(home.why(&["pod/build"])), (0, DENIED.to_owned()));
     assert_eq!(home.why(&["pvc/build-cache-1"]), (0, DENIED.to_owned()));
 
     let config = file(&directory, "ck.yaml", "provisioner: {authorize: none}\n");
-    let (_, text) = home.why(&["pod/build", "--config", config.to_str().unwrap()]);
+    let (_, text) = but_for_placement(home.why(&["pod/build", "--config", config.to_str().unwrap()]));
     assert!(text.contains("\n  create, PVCProvisioned: ") && !text.contains("NO "), "{text}");
     assert!(home.claims.get_opt("build-cache-1").await?.is_none(), "it only asks");
 
@@ -187,5 +193,81 @@ async fn it_explains_a_claim_before_it_exists() -> Result<()> {
         text.contains("\n  allow, Accepted: ") && text.contains("    NO  its author does not accept the risk\n"),
         "{text}"
     );
+    Ok(())
+}
+
+const STEERED: &str = "\
+placement: pod NS/web
+  steer, AtHome: volume data: volume-NS is on node node-1, where the pod should run; volume scratch: its claim is made after the pod; \
+volume later: there is no claim later yet
+    yes a pod is made
+    yes the pod can be read
+    yes nobody has chosen its node
+    yes no kubelet has it already
+    yes its author does not want it to be left alone
+    yes it has claims
+    yes what the caches do not have was looked for
+    yes its claims and volumes can be read
+    yes volumes that must not be left are on one node
+    yes no volume that must not be left is on a node that is away
+    yes a volume is on a node that is there
+";
+
+#[tokio::test]
+async fn it_tells_where_a_pod_should_run_and_why() -> Result<()> {
+    let home = Home::on(testbed::shared().await?, "why").await?;
+    let volume = format!("volume-{}", home.namespace);
+    let storage = json!({"storage": "1Gi"});
+    let local = json!({
+        "metadata": {"name": volume},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"], "capacity": storage, "persistentVolumeReclaimPolicy": "Delete",
+            "claimRef": {"namespace": home.namespace, "name": "data"},
+            "csi": {"driver": "localdisk.csi.acstor.io", "volumeHandle": "containerstorage#data", "volumeAttributes": {
+                "localdisk.csi.acstor.io/selected-initial-node": "node-1",
+            }},
+        },
+    });
+    let volumes: Api<PersistentVolume> = Api::all(home.cluster.admin().await?);
+    volumes.create(&PostParams::default(), &serde_json::from_value(local)?).await?;
+    let spec = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": storage}, "storageClassName": ""});
+    let mut claim = json!({"metadata": {"name": "data"}, "spec": spec});
+    claim["spec"]["volumeName"] = volume.as_str().into();
+    home.claims.create(&PostParams::default(), &serde_json::from_value(claim)?).await?;
+    let mut pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"},
+        "spec": {
+            "containers": [{"name": "main", "image": "registry.example/main"}],
+            "volumes": [
+                {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
+                {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": spec}}},
+                {"name": "later", "persistentVolumeClaim": {"claimName": "later"}},
+            ],
+        },
+    });
+    let directory = tempfile::tempdir()?;
+    let manifest = file(&directory, "pod.yaml", &pod.to_string());
+    let (code, text) = home.why(&["-f", manifest.to_str().unwrap()]);
+    assert!(code == 0 && text.ends_with(STEERED), "{text}");
+    home.pods.create(&PostParams::default(), &serde_json::from_value(pod.clone())?).await?;
+    let (code, text) = home.why(&["pod/web"]);
+    assert!(code == 0 && text.ends_with(STEERED), "{text}");
+
+    pod["metadata"]["annotations"] = json!({"claimkeeper.dev/placement": "ignore"});
+    let manifest = file(&directory, "left-alone.yaml", &pod.to_string());
+    let (_, text) = home.why(&["-f", manifest.to_str().unwrap()]);
+    assert!(
+        text.contains("\nplacement: pod NS/web\n  allow, Ignored: ") && text.contains("    NO  its author does"),
+        "{text}"
+    );
+
+    let gone = json!({"metadata": {"annotations": {"localdisk.csi.acstor.io/selected-node": "no-such-node"}}});
+    volumes.patch(&volume, &PatchParams::default(), &Patch::Merge(gone)).await?;
+    let (_, text) = home.why(&["pod/web"]);
+    assert!(
+        text.contains("\n  allow, HomeGone: volume data: volume-NS was on node no-such-node, which is gone"),
+        "{text}"
+    );
+    volumes.delete(&volume, &DeleteParams::default()).await?;
     Ok(())
 }
