@@ -5,7 +5,10 @@ use std::{fs, process::Stdio};
 use anyhow::{Result, ensure};
 use k8s_openapi::{
     ByteString,
-    api::{admissionregistration::v1::ValidatingWebhookConfiguration, core::v1::Secret},
+    api::{
+        admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration},
+        core::v1::Secret,
+    },
 };
 use kube::Api;
 use serde_json::{Value, json};
@@ -16,7 +19,7 @@ use crate::home::Home;
 
 fn values(namespace: &str) -> Value {
     json!({
-        "features": ["enforcement"],
+        "features": ["enforcement", "placement"],
         "namespace": namespace,
         "leaderElection": {"name": "shared"},
         // Nobody listens there, and nobody is asked: what is looked at is who is trusted.
@@ -24,15 +27,17 @@ fn values(namespace: &str) -> Value {
             "configuration": namespace,
             "url": "https://127.0.0.1:9",
             "enforcement": {"objectSelector": {"matchLabels": {"asked": "never"}}},
+            "placement": {"configuration": namespace, "objectSelector": {"matchLabels": {"asked": "never"}}},
             "certificates": {"secret": "shared"},
         },
     })
 }
 
 fn config(namespace: &str) -> Value {
-    let certificates = json!({"secret": "shared", "names": ["127.0.0.1"], "configurations": [namespace]});
+    let configurations = [namespace.to_owned(), format!("mutating/{namespace}")];
+    let certificates = json!({"secret": "shared", "names": ["127.0.0.1"], "configurations": configurations});
     json!({
-        "features": ["enforcement"],
+        "features": ["enforcement", "placement"],
         "webhook": {"listen": "127.0.0.1:0", "drainDelay": "0s", "certificates": certificates},
     })
 }
@@ -47,9 +52,11 @@ async fn replicas_are_ready_with_one_certificate_and_leave_its_lease_free() -> R
     second.until_ready().await?;
     let admin = home.cluster.admin().await?;
     let secret = Api::<Secret>::namespaced(admin.clone(), ours).get("shared").await?;
-    let configuration = Api::<ValidatingWebhookConfiguration>::all(admin).get(ours).await?;
-    let trusted = configuration.webhooks.unwrap_or_default()[0].client_config.ca_bundle.clone();
-    assert_eq!(secret.data.unwrap_or_default().get("ca.crt"), trusted.as_ref());
+    let authority = secret.data.unwrap_or_default().remove("ca.crt");
+    let validating = Api::<ValidatingWebhookConfiguration>::all(admin.clone()).get(ours).await?;
+    assert_eq!(validating.webhooks.unwrap_or_default()[0].client_config.ca_bundle, authority);
+    let mutating = Api::<MutatingWebhookConfiguration>::all(admin).get(ours).await?;
+    assert_eq!(mutating.webhooks.unwrap_or_default()[0].client_config.ca_bundle, authority);
     let made = r#"claimkeeper_certificate_rotations_total{certificate="ca"}"#;
     assert_eq!(first.metric(made).await? + second.metric(made).await?, 1);
 

@@ -25,5 +25,6 @@ mod reclaim;
 mod releaser;
 mod replicas;
 mod scene;
+mod steering;
 mod switching;
 mod why;
