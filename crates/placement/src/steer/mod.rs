@@ -9,8 +9,8 @@
 //!
 //! * Who writes what: nobody writes anything but events; the API server applies the patch. Every replica answers, from caches
 //!   that are warm before it is ready; only what the caches do not have yet is read live, once ([`observe`], `live`).
-//! * What can go wrong: **widening.** Terms are ORed, so a term beside those of the pod's author would let it run where they did not
-//!   want it. What must hold is added to each of theirs ([`patch`]).
+//! * What can go wrong: **widening.** One term is enough, so another one beside those of the pod's author would let it run where they
+//!   did not want it. What must hold is added to each of theirs ([`patch`]).
 //! * And **losing one volume over another**: all of them are looked at, in whatever order, and what is wrong with one says
 //!   nothing about the next ([`decision`]).
 //! * And **being in the way**: a pod without such volumes must not notice us. An error admits.

@@ -208,7 +208,10 @@ impl Patch {
                 let requirements = written(missing.iter().copied(), fields);
                 let path = format!("{REQUIRED}/nodeSelectorTerms/{place}/{list}");
                 if is_there {
-                    requirements.iter().for_each(|requirement| self.add(&format!("{path}/-"), requirement));
+                    let end = format!("{path}/-");
+                    for requirement in &requirements {
+                        self.add(&end, requirement);
+                    }
                 } else if !requirements.is_empty() {
                     self.add(&path, &requirements);
                 }
@@ -223,7 +226,9 @@ impl Patch {
         };
         let missing: Vec<_> = preferred.iter().filter(|term| !is_there(term)).map(WrittenPreferred::of).collect();
         if there.preferred.is_some() {
-            missing.iter().for_each(|term| self.add(&format!("{PREFERRED}/-"), term));
+            for term in &missing {
+                self.add(&format!("{PREFERRED}/-"), term);
+            }
         } else if !missing.is_empty() {
             self.add(PREFERRED, &missing);
         }

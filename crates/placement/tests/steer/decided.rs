@@ -47,7 +47,9 @@ fn caches(table: &Table) -> Caches {
     for name in table.claims.keys() {
         let (claim, volume) = table.claim(name, NAMESPACE);
         caches.claims.apply(slim(claim));
-        volume.into_iter().for_each(|volume| caches.volumes.apply(slim(volume)));
+        if let Some(volume) = volume {
+            caches.volumes.apply(slim(volume));
+        }
     }
     caches
 }

@@ -272,7 +272,7 @@ fn values(url: &str, authority: &str) -> Value {
 /// A claim with a volume that was made on a node.
 pub(crate) fn local(namespace: &str, name: &str, node: &str, mode: &str) -> (Value, Option<Value>) {
     let volume = format!("volume-of-{name}");
-    let made = json!({
+    let object = json!({
         "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": volume},
         "spec": {
             "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "storageClassName": "local",
@@ -283,7 +283,7 @@ pub(crate) fn local(namespace: &str, name: &str, node: &str, mode: &str) -> (Val
             }},
         },
     });
-    (claim(name, namespace, "local", Some(&volume)), Some(made))
+    (claim(name, namespace, "local", Some(&volume)), Some(object))
 }
 
 /// A pod that uses these claims.
