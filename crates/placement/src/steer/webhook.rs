@@ -20,7 +20,7 @@ use crate::{
         observe::makes_pod,
         patch::patch,
         pod::AskedPod,
-        tell,
+        tell::tell,
     },
 };
 
@@ -66,10 +66,8 @@ impl Steering {
         let name = pod.as_ref().map_or(&*request.name, AskedPod::called);
         self.metrics.count(&decision);
         log(request, name, &decision);
-        if !request.dry_run
-            && let Some(event) = tell::event(&request.namespace, name, &decision)
-        {
-            self.recorder.publish(event);
+        if !request.dry_run {
+            tell(&request.namespace, name, &decision, &self.recorder);
         }
         let patch = pod.as_ref().zip(decision.action.additions()).and_then(|(pod, additions)| patch(pod, additions));
         Answer { patch, ..answer(&seen, decision) }

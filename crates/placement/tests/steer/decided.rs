@@ -191,3 +191,19 @@ fn a_sentence_about_many_volumes_ends() {
     assert!(decision.message.len() < 2_000 && decision.message.ends_with("; and 490 more"), "{}", decision.message);
     assert_eq!(warned.len(), 10);
 }
+
+#[test]
+fn one_volume_among_very_many_still_counts() {
+    let table = Table::load();
+    let caches = caches(&table);
+    let row = table.rows.iter().find(|row| row.name == "a volume is followed to where it was made").unwrap();
+    let mut pod = row.pod(NAMESPACE);
+    let volume = |number| {
+        let claim = if number == 0 { "b1" } else { "a1" };
+        json!({"name": format!("v{number}"), "persistentVolumeClaim": {"claimName": claim}})
+    };
+    pod["spec"]["volumes"] = (0..300).map(volume).collect();
+    let (_, _, after) = decide(&caches, row, &pod);
+    let wish = |weight, host: &str| (weight, vec![format!("host={host}")]);
+    assert_eq!(Wishes::of(&after).preferred, Some(vec![wish(100, "node-a"), wish(1, "host-of-b")]));
+}

@@ -9,8 +9,10 @@ use serde_json::{Value, json};
 use testbed::eventually;
 
 use crate::{
+    decided::slim,
     short::Wishes,
-    stage::{ACCOUNT, NAME, NODES, STAGEHAND, Stage, VOLUMES, local, pod},
+    stage::{ACCOUNT, CLASSES, NAME, NODES, STAGEHAND, Stage, VOLUMES, local, pod},
+    table::claim,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -195,6 +197,40 @@ async fn errors_are_told_and_refuse_nobody_who_is_not_concerned(stage: &Stage) -
     let refused = stage.rehearse(&pod("careful", &["nowhere"])).await?;
     ensure!(refused.code == 500 && refused.body["details"]["causes"][0]["reason"] == "VolumeUnreadable", "{refused:?}");
     ensure!(stage.rehearse(&pod("not-concerned", &["one"])).await?.code == 201);
-    stage.set(Settings::default());
-    Ok(())
+    what_a_class_tells_is_believed(stage, role).await
+}
+
+/// Claims can be read again, but no volumes.
+async fn what_a_class_tells_is_believed(stage: &Stage, role: &str) -> Result<()> {
+    let word = "localdisk.csi.acstor.io/failover-mode";
+    for (name, provisioner, parameters) in [
+        ("network", "disks.example.dev", json!({})),
+        ("local", "localdisk.csi.acstor.io", json!({})),
+        ("local-kept", "localdisk.csi.acstor.io", json!({word: "durability"})),
+        ("by-hand", "kubernetes.io/no-provisioner", json!({})),
+    ] {
+        let class = json!({"metadata": {"name": name}, "provisioner": provisioner, "parameters": parameters});
+        stage.make(CLASSES, &class).await?;
+        let claim = claim(&format!("lost-{name}"), &stage.namespace, name, Some("never-made"));
+        stage.make(&stage.path("persistentvolumeclaims"), &claim).await?;
+    }
+    let watches = json!({"apiGroups": ["", "storage.k8s.io"], "resources": ["*"], "verbs": ["list", "watch"]});
+    let gets = json!({"apiGroups": [""], "resources": ["persistentvolumeclaims"], "verbs": ["get"]});
+    let given = stage.send(STAGEHAND, Method::PATCH, role, Some(&json!({"rules": [watches, gets]}))).await?;
+    ensure!(given.code == 200, "{given:?}");
+    eventually("each class to be believed", async || {
+        ensure!(stage.caches.classes.len() == 4, "the caches do not know all classes");
+        for (class, code) in [("network", 201), ("local", 201), ("local-kept", 500), ("by-hand", 500)] {
+            let name = format!("lost-{class}");
+            let key = ObjectKey::new(&stage.namespace, &name);
+            ensure!(stage.caches.claims.get(&key).is_some(), "the caches do not know the claim");
+            stage.caches.claims.delete(&key);
+            let outcome = stage.rehearse(&pod("user", &[&name])).await?;
+            // For the next try, if there is one.
+            stage.caches.claims.apply(slim(claim(&name, &stage.namespace, class, Some("never-made"))));
+            ensure!(outcome.code == code, "{class}: {outcome:?}");
+        }
+        anyhow::Ok(())
+    })
+    .await
 }
