@@ -33,10 +33,8 @@ use crate::{
         observation::{Asked, Observation, Outcome, SeenVolume, Traits},
         patch::{Additions, Place},
     },
+    terms::weight,
 };
-
-/// What a term weighs that no other competes with; the original has it, and more is not possible.
-const MOST_WEIGHT: usize = 100;
 
 /// How many volumes are told about in one sentence.
 const MOST_TOLD: usize = 10;
@@ -228,7 +226,7 @@ fn additions(seen: &Observation) -> Additions {
 /// Where most volumes are counts most, and the others in proportion.
 fn weighed(places: BTreeMap<Place, usize>) -> Vec<(u8, Place)> {
     let most = places.values().copied().max().unwrap_or(1);
-    let weight = |volumes: usize| u8::try_from((MOST_WEIGHT * volumes / most).max(1)).unwrap_or(u8::MAX);
+    let weight = |volumes: usize| u8::try_from(weight(volumes, most)).unwrap_or(u8::MAX);
     let mut weighed: Vec<_> = places.into_iter().map(|(place, volumes)| (weight(volumes), place)).collect();
     weighed.sort_by_key(|(weight, _)| std::cmp::Reverse(*weight));
     weighed
