@@ -8,7 +8,10 @@ use platform::{
     metrics::Registry,
 };
 
-use crate::{config::Config, why::unanswered};
+use crate::{
+    config::{Config, Feature},
+    why::unanswered,
+};
 
 /// The columns, in their order; the last one only where there is room for it.
 const COLUMNS: [&str; 7] = ["FEATURE", "NAMESPACE", "KIND", "NAME", "DECISION", "REASON", "MESSAGE"];
@@ -59,7 +62,14 @@ async fn find(arguments: &AuditArguments) -> anyhow::Result<Vec<Finding>> {
     let namespace = arguments.namespace.as_deref().or(configuration.namespace.as_deref());
     let settings = Arc::new(configuration.enforcement_settings());
     let found = enforcement::audit::find(&client, &settings, namespace).await;
-    found.map_err(|error| unanswered(&error))
+    let mut findings = found.map_err(|error| unanswered(&error))?;
+    // It takes rights that nobody needs who does not run it.
+    if configuration.features.is_empty() || configuration.features.contains(&Feature::Placement) {
+        let settings = configuration.placement_settings();
+        let found = placement::gone::audit::find(&client, &settings, namespace).await;
+        findings.extend(found.map_err(|error| unanswered(&error))?);
+    }
+    Ok(findings)
 }
 
 fn cells(finding: &Finding) -> [&str; 7] {

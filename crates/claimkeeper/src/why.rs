@@ -21,7 +21,7 @@ use crate::config::Config;
 
 #[derive(clap::Args)]
 pub(crate) struct WhyArguments {
-    /// What to explain: pod/NAME, pvc/NAME or pv/NAME
+    /// What to explain: pod/NAME, pvc/NAME, pv/NAME or node/NAME
     #[arg(value_name = "KIND/NAME", required_unless_present = "file")]
     object: Option<Object>,
     /// Its namespace; that of the kubeconfig's context if absent
@@ -53,6 +53,7 @@ enum Object {
     Pod(String),
     Claim(String),
     Volume(String),
+    Node(String),
 }
 
 impl FromStr for Object {
@@ -68,7 +69,8 @@ impl FromStr for Object {
             Some(("pv" | "volume" | "persistentvolume" | "persistentvolumes", name)) => {
                 Ok(Self::Volume(name.to_owned()))
             }
-            Some((kind, _)) => Err(format!("nothing is decided about a `{kind}`; known: pod, pvc, pv")),
+            Some(("node" | "nodes" | "no", name)) => Ok(Self::Node(name.to_owned())),
+            Some((kind, _)) => Err(format!("nothing is decided about a `{kind}`; known: pod, pvc, pv, node")),
         }
     }
 }
@@ -99,7 +101,15 @@ async fn explain(arguments: &WhyArguments) -> anyhow::Result<Vec<Account>> {
     if let Some(Object::Volume(name)) = &arguments.object {
         let settings = configuration.releaser.settings(configuration.namespace.as_deref());
         let told = releaser::why::explain(&client, &settings, name).await.map_err(|error| unanswered(&error))?;
-        return told.map(|account| vec![account]).with_context(|| format!("there is no volume {name}"));
+        let told = told.with_context(|| format!("there is no volume {name}"))?;
+        let settings = configuration.placement_settings();
+        let placed = placement::gone::why::explain(&client, &settings, name).await;
+        return Ok([told].into_iter().chain(placed.map_err(|error| unanswered(&error))?).collect());
+    }
+    if let Some(Object::Node(name)) = &arguments.object {
+        let settings = configuration.placement_settings();
+        let told = placement::gone::why::explain_node(&client, &settings, name).await;
+        return told.map_err(|error| unanswered(&error));
     }
     let mut steered = None;
     let pods = match (&arguments.object, &arguments.file) {
@@ -118,7 +128,7 @@ async fn explain(arguments: &WhyArguments) -> anyhow::Result<Vec<Account>> {
                 return Ok(vec![enforcement(&client, &configuration, &namespace, &json).await?]);
             }
         },
-        (Some(Object::Volume(_)), _) | (None, None) => Vec::new(),
+        (Some(Object::Volume(_) | Object::Node(_)), _) | (None, None) => Vec::new(),
     };
     let mut accounts = Vec::new();
     for pod in pods {

@@ -16,6 +16,8 @@ pub struct Attachment {
     pub key: ObjectKey,
     /// The name of the volume; none if it belongs to no volume object.
     pub volume: Option<Box<str>>,
+    /// The name of the node.
+    pub node: Option<Box<str>>,
 }
 
 /// Attachments by the name of their volume.
@@ -28,7 +30,8 @@ impl Slim for Attachment {
 
     fn from_wire(Wire { metadata, spec }: Wire) -> Option<Self> {
         let volume = spec.source.persistent_volume_name.map(String::into_boxed_str);
-        Some(Self { key: ObjectKey::new("", &metadata.name?), volume })
+        let node = spec.node_name.map(String::into_boxed_str);
+        Some(Self { key: ObjectKey::new("", &metadata.name?), volume, node })
     }
 
     fn key(&self) -> &ObjectKey {
@@ -47,9 +50,11 @@ pub struct Wire {
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct WireSpec {
     #[serde(default)]
     source: WireSource,
+    node_name: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -68,6 +73,7 @@ mod tests {
                        "spec":{"attacher":"disks.example.dev","nodeName":"node-1","source":{"persistentVolumeName":"pv-1"}}}"#;
         let attachment = Attachment::from_wire(serde_json::from_str(json).unwrap()).unwrap();
         assert_eq!((BY_VOLUME.values)(&attachment), ["pv-1".into()]);
+        assert_eq!(attachment.node.as_deref(), Some("node-1"));
         // An inline volume of a pod, moved to CSI: it has no object.
         let inline = r#"{"metadata":{"name":"csi-2"},"spec":{"source":{"inlineVolumeSpec":{}}}}"#;
         let inline = Attachment::from_wire(serde_json::from_str(inline).unwrap()).unwrap();

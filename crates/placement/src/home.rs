@@ -4,7 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use cluster::{Class, Node, ObjectKey, Store, Volume, store::Index, volume::NODE_NAME_FIELD};
 
-use crate::settings::{Driver, Patience, Settings};
+use crate::{
+    gone::identity::Note,
+    settings::{Driver, Patience, Settings},
+};
 
 /// What a class says about volumes that do not say it themselves.
 pub const FAILOVER_MODE: &str = "claimkeeper.dev/failover-mode";
@@ -56,6 +59,28 @@ impl Home {
             Self::Name(name) => nodes.get(&ObjectKey::new("", name)),
             Self::Label(key, value) => nodes.find(&BY_LABEL, &format!("{key}={value}")).into_iter().next(),
         }
+    }
+
+    /// The nodes that it stands for, or that are noted on the volume as having its data.
+    pub(crate) fn candidates(&self, volume: &Volume, nodes: &Store<Node>) -> Vec<Arc<Node>> {
+        let mut found = match self {
+            Self::Name(_) => self.find(nodes).into_iter().collect(),
+            Self::Label(key, value) => nodes.find(&BY_LABEL, &format!("{key}={value}")),
+        };
+        let noted = Note::of(volume, self).and_then(|note| nodes.get(&ObjectKey::new("", &note.name)));
+        found.extend(noted.filter(|noted| found.iter().all(|node| node.key != noted.key)));
+        found
+    }
+
+    /// The same among those that were listed.
+    pub(crate) fn among<'a>(&self, volume: &Volume, nodes: &'a [Node]) -> Vec<&'a Node> {
+        let noted = Note::of(volume, self);
+        let stands_for = |node: &&Node| match self {
+            Self::Name(name) => node.key.name() == &**name,
+            Self::Label(key, value) => node.labels.get(&**key).is_some_and(|found| **found == **value),
+        };
+        let is_noted = |node: &&Node| noted.as_ref().is_some_and(|note| note.name == node.key.name());
+        nodes.iter().filter(|node| stands_for(node) || is_noted(node)).collect()
     }
 
     /// What to call it, whether it is there or not.

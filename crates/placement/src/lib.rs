@@ -18,6 +18,7 @@ pub mod explain;
 pub mod failover;
 pub mod followed;
 pub mod gate;
+pub mod gone;
 pub mod home;
 pub mod settings;
 pub mod steer;
@@ -36,6 +37,7 @@ use cluster::{
 };
 use failover::Failover;
 use gate::Gate;
+use gone::Gone;
 use home::Home;
 use platform::{
     client::FencedClient,
@@ -51,7 +53,7 @@ pub use steer::Steering;
 pub const INDEXES_OF_PODS: [Index<Pod>; 2] = [BY_USED_CLAIM, BY_EPHEMERAL_CLAIM];
 
 /// The indexes that the store of volumes needs.
-pub const INDEXES_OF_VOLUMES: [Index<Volume>; 1] = [BY_CLAIM];
+pub const INDEXES_OF_VOLUMES: [Index<Volume>; 2] = [BY_CLAIM, gone::BY_TIE];
 
 /// The indexes that the store of nodes needs.
 pub const INDEXES_OF_NODES: [Index<Node>; 1] = [home::BY_LABEL];
@@ -127,6 +129,7 @@ pub struct Placement {
     gate: Gate,
     failover: Failover,
     affinity: Affinity,
+    gone: Gone,
 }
 
 impl Placement {
@@ -138,6 +141,7 @@ impl Placement {
             gate: Gate::new(context),
             failover: Failover::new(context),
             affinity: Affinity::new(context),
+            gone: Gone::new(context),
         }
     }
 
@@ -150,6 +154,11 @@ impl Placement {
         if stop.run_until_cancelled(synced).await.is_none() {
             return;
         }
-        tokio::join!(self.gate.run(stop.clone()), self.failover.run(stop.clone()), self.affinity.run(stop));
+        tokio::join!(
+            self.gate.run(stop.clone()),
+            self.failover.run(stop.clone()),
+            self.affinity.run(stop.clone()),
+            self.gone.run(stop)
+        );
     }
 }
