@@ -24,6 +24,8 @@ mod controller;
 pub mod decision;
 pub mod identity;
 mod live;
+#[cfg(test)]
+mod model;
 pub mod policy;
 pub mod recreate;
 #[cfg(test)]
