@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::{
     api::core::v1::{Node as FullNode, ObjectReference},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    jiff::Timestamp,
 };
 use kube::Resource;
 use serde::Deserialize;
@@ -21,6 +22,8 @@ pub struct Node {
     pub key: ObjectKey,
     /// Which Node object it is: one that was deleted and made anew has another one, also if it is the same machine.
     pub uid: Box<str>,
+    /// When the API server took that object in.
+    pub created: Timestamp,
     /// Which machine it is.
     pub machine: Machine,
     /// Its labels, as far as some decision reads them.
@@ -76,6 +79,7 @@ impl Slim for Node {
         Some(Self {
             key: ObjectKey::new("", &metadata.name?),
             uid: metadata.uid?.into_boxed_str(),
+            created: metadata.creation_timestamp.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
             machine: Machine {
                 system_uuid: info.system_uuid.into(),
                 machine_id: info.machine_id.into(),

@@ -90,13 +90,10 @@ impl Gone {
         }
     }
 
-    /// Takes back what was written down, and lets the volume go.
+    /// Takes back what was written down, and lets the volume go; if anything has changed since it was decided, not yet.
     pub(super) async fn withdraw(&self, volume: &Volume) -> kube::Result<()> {
-        let Some((now, finalizers)) = self.reader.volume(volume.key.name()).await? else { return Ok(()) };
-        if now.annotations.get(PENDING) != volume.annotations.get(PENDING) {
-            return Ok(());
-        }
-        self.write(&now, withdrawn(finalizers)).await
+        let Some((_, finalizers)) = self.reader.volume(volume.key.name()).await? else { return Ok(()) };
+        self.write(volume, withdrawn(finalizers)).await
     }
 
     /// Makes a claim again. None if somebody else has, or if its namespace is gone.

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     brake::{Fleet, Limiter, Losses},
-    decision::{Action, CLEAN_UP, Maker, Observation, since},
+    decision::{Action, CLAIM_ENDING, CLEAN_UP, Maker, Observation, since},
     identity::Presence,
     live::{Reader, Survey},
     policy::Terms,
@@ -136,9 +136,13 @@ impl Gone {
         self.decisions.with(&[decision.action.name(), decision.reason]).increment();
         let (reason, message) = (decision.reason, &decision.message);
         match (decision.action, &seen.pending) {
+            // The watch shows it in a moment.
+            (recreate::Action::Leave, _) => Ok(Outcome::After(AFTERWARDS)),
             (recreate::Action::DecideAnew, _) => {
                 let (seen, claim, decision) = self.decide(volume).await?;
-                if !matches!(decision.action, Action::DeleteClaim(Maker::Us)) {
+                // Somebody may have been faster, and then it is owed.
+                let goes = decision.reason == CLAIM_ENDING;
+                if !goes && !matches!(decision.action, Action::DeleteClaim(Maker::Us)) {
                     self.withdraw(volume).await?;
                     return Ok(Outcome::After(AFTERWARDS));
                 }

@@ -52,6 +52,9 @@ pub const NODE_GONE_SINCE: &str = "claimkeeper.dev/node-gone-since";
 /// By which provisioners keep a volume until they have cleaned its disk. With the disk gone, they never have.
 pub const PROVISIONER_FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
 
+/// The reason while a claim goes, or cannot be judged by.
+pub(super) const CLAIM_ENDING: &str = "ClaimEnding";
+
 /// By which Kubernetes keeps a volume that has a claim; it takes it off by itself.
 const PROTECTION: &str = "kubernetes.io/pv-protection";
 
@@ -405,7 +408,7 @@ fn claim_stands(seen: &Observation) -> Decided {
     };
     let message =
         || format!("{}, and claim {} goes already, or is not what its volume says", seen.loss(), seen.claim_name());
-    if going { decided(Action::Wait(RECHECK_SOON), "ClaimEnding", message()) } else { None }
+    if going { decided(Action::Wait(RECHECK_SOON), CLAIM_ENDING, message()) } else { None }
 }
 
 fn unused(seen: &Observation) -> Decided {

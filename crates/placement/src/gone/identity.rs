@@ -8,7 +8,10 @@
 //! | another object, the same machine | [`Presence::There`]: it came back |
 //! | only other machines | [`Presence::Replaced`] |
 //! | a machine that says too little, or half of what was noted | [`Presence::Unclear`] |
-//! | any, and none was noted | [`Presence::There`]: it is noted now |
+//! | one, and none was noted | [`Presence::There`]: it is noted now, if it was there already when the volume was bound |
+//!
+//! A node that came later may be another machine that took the name before anybody looked; whoever took it for the one with the
+//! data would take the one with the data for another when it comes back.
 
 use cluster::{Node, Volume, node::Machine, volume::NODE_NAME_FIELD};
 use serde::{Deserialize, Serialize};
@@ -154,12 +157,12 @@ impl Presence {
     #[must_use]
     pub fn of(volume: &Volume, home: &Home, found: &[&Node]) -> Self {
         let Some(note) = Note::of(volume, home) else {
-            return match found.first() {
-                Some(node) => {
-                    Self::There { node: node.key.name().into(), note: Some(Box::new(Note::about(node, volume, home))) }
-                }
-                None => Self::Unclear("nobody noted which machine it was while it was there"),
+            let Some(node) = found.first() else {
+                return Self::Unclear("nobody noted which machine it was while it was there");
             };
+            let sure = found.len() == 1 && volume.phase_since.is_some_and(|bound| node.created <= bound);
+            let note = sure.then(|| Box::new(Note::about(node, volume, home)));
+            return Self::There { node: node.key.name().into(), note };
         };
         let verdict = |wanted: Verdict| found.iter().find(|node| note.is(node) == wanted);
         if let Some(node) = verdict(Verdict::Same) {
@@ -179,7 +182,7 @@ impl Presence {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gone::sample::{home, node, noted, volume};
+    use crate::gone::sample::{home, node, node_since, noted, volume};
 
     fn same(presence: &Presence) -> bool {
         matches!(presence, Presence::There { .. })
@@ -223,6 +226,20 @@ mod tests {
             panic!("it is there");
         };
         assert_eq!((&*note.uid, &*note.system_uuid), ("n2", "s-a"));
+    }
+
+    #[test]
+    fn only_a_node_that_was_there_when_the_volume_was_bound_is_noted() {
+        let noted = |volume: &Volume, found: &[&Node]| match Presence::of(volume, &home(), found) {
+            Presence::There { note, .. } => note.is_some(),
+            other => panic!("{other:?}"),
+        };
+        let (early, late) = (node("node-1", "n1", "a"), node_since("node-1", "n1", "a", "2026-01-01T00:00:01Z"));
+        assert!(noted(&volume(), &[&early]));
+        assert!(!noted(&volume(), &[&late]), "it may have replaced the one with the data");
+        assert!(!noted(&volume(), &[&early, &node("x", "n2", "b")]), "it may be either");
+        let unknown = Volume { phase_since: None, ..volume() };
+        assert!(!noted(&unknown, &[&early]));
     }
 
     #[test]

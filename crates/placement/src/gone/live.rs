@@ -162,7 +162,8 @@ impl Reader {
         Ok(nodes.into_values().collect())
     }
 
-    /// What stands at the place of a claim that is to be made again.
+    /// What stands at the place of a claim that is to be made again. Whether it still is to be made is read after that: whoever
+    /// took it back has done so before a user could delete the claim.
     pub(crate) async fn pending(&self, volume: &Arc<Volume>) -> kube::Result<recreate::Observation> {
         let pending = Pending::of(volume);
         let found = match pending.as_ref().and_then(Pending::key) {
@@ -177,7 +178,8 @@ impl Reader {
             }
             Some(_) => Stands::Another,
         };
-        Ok(recreate::Observation { volume: Arc::clone(volume), pending, stands })
+        let still = self.volume(volume.key.name()).await?.is_some_and(|(now, _)| Pending::of(&now) == pending);
+        Ok(recreate::Observation { volume: Arc::clone(volume), pending, still, stands })
     }
 
     async fn node(&self, name: &str) -> kube::Result<Option<Node>> {

@@ -48,6 +48,8 @@ enum Defect {
     WithoutCheck(&'static str),
     /// The machine is noted as the cache has it.
     NotedUnread,
+    /// Whichever machine has the name is noted, however late it came.
+    NotedLate,
     /// Before a deletion nobody reads the nodes again.
     NodesUnread,
     /// A node with another uid is another machine.
@@ -64,6 +66,10 @@ enum Defect {
     NotKept,
     /// What is written down is taken back as soon as the claim is deleted.
     TakenBackEarly,
+    /// What is written down is taken back whenever the claim is not to be deleted, also if it is already.
+    TakenBackBlindly,
+    /// A claim is made although what was written down is taken back.
+    StillUnread,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -114,10 +120,17 @@ enum Write {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Stage {
     Idle,
-    /// Decided by the caches to read the node.
-    AtNode(Sight),
+    /// Decided by the caches to read the node. `anew`: a claim is written down, and was not deleted yet.
+    AtNode {
+        seen: Sight,
+        anew: bool,
+    },
     /// Decided to read everything; the volume and the claim were read.
-    AtAll(Sight, Option<Claim>),
+    AtAll {
+        seen: Sight,
+        claim: Option<Claim>,
+        anew: bool,
+    },
     /// `node` is what was read.
     Writing {
         seen: Sight,
@@ -145,6 +158,8 @@ enum Broken {
     WrongClaim,
     /// A claim was deleted that nobody makes again.
     NobodysClaim,
+    /// A claim was made again that nobody was owed.
+    MadeTwice,
     /// A volume was deleted whose claim is there.
     BoundVolume,
     /// Nothing happens any more, and a claim is missing, or still waits for a machine that is gone.
@@ -162,7 +177,7 @@ struct World {
     processes: [Process; 2],
     /// Since when no node is the machine with the data.
     gone_since: Option<u8>,
-    /// Whether a claim of the name was deleted by us, so that there must be another one in the end.
+    /// Whether we deleted the claim and nobody has made another one: somebody must, and once.
     owed: bool,
     broken: Option<Broken>,
 }
@@ -209,10 +224,18 @@ impl World {
         for process in &mut self.processes {
             process.volume = process.volume.map(|sight| Sight { newest: false, ..sight });
             match &mut process.stage {
-                Stage::AtNode(seen) | Stage::AtAll(seen, _) | Stage::Writing { seen, .. } => seen.newest = false,
+                Stage::AtNode { seen, .. } | Stage::AtAll { seen, .. } | Stage::Writing { seen, .. } => {
+                    seen.newest = false
+                }
                 Stage::Idle => {}
             }
         }
+    }
+
+    fn make_claim(&mut self) {
+        self.claim = Some(Claim { uid: self.next_uid, has_volume: false, being_deleted: false });
+        self.next_uid += 1;
+        self.owed = false;
     }
 
     /// Whether the volume's own claim is there.
@@ -274,7 +297,10 @@ impl Model for Setup {
         for who in self.processes..after.processes.len() {
             after.processes[who] = fresh(&after);
         }
-        after.processes.sort_unstable();
+        if self.processes > 1 {
+            // They are alike, so that it does not matter which one does what.
+            after.processes.sort_unstable();
+        }
         if after.broken.is_none() && is_rested(&after) && self.forgets(&after) {
             after.broken = Some(Broken::Forgotten);
         }
@@ -311,17 +337,26 @@ fn perform(world: &World, deed: Deed, setup: &Setup) -> Option<World> {
         }
         Deed::UserDeletesClaim => {
             let claim = after.claim.as_mut()?;
-            // What is written down stands for our own deletion; nobody can tell who was faster.
-            let ours = world.volume.is_some_and(|volume| volume.pending == Some(claim.uid));
+            // From the moment at which we read it nobody can tell who deleted it, and it is made again.
+            let ours = world.volume.is_some_and(|volume| volume.pending.is_some()) || is_deleting(world);
+            let ours = ours && setup.makes == Makes::Us;
             !ours && !std::mem::replace(&mut claim.being_deleted, true)
         }
         Deed::UserMakesClaim => {
-            after.claim = Some(Claim { uid: world.next_uid, has_volume: false, being_deleted: false });
-            after.next_uid += 1;
+            after.make_claim();
             world.claim.is_none()
         }
     };
     possible.then_some(after)
+}
+
+/// Whether somebody has read the claim in order to delete it.
+fn is_deleting(world: &World) -> bool {
+    let deleting = |stage: &Stage| {
+        let writes = matches!(stage, Stage::Writing { write: Write::WriteDown(_) | Write::DeleteClaim(_), .. });
+        writes || matches!(stage, Stage::AtAll { .. })
+    };
+    world.processes.iter().any(|process| deleting(&process.stage))
 }
 
 /// Whether somebody is about to note since when the machine is gone, though it is there.
@@ -361,8 +396,7 @@ fn happen(world: &World, event: Event, setup: &Setup) -> Option<World> {
             _ => false,
         },
         Event::StatefulSetMakes => {
-            after.claim = Some(Claim { uid: world.next_uid, has_volume: false, being_deleted: false });
-            after.next_uid += 1;
+            after.make_claim();
             setup.makes == Makes::StatefulSet && world.claim.is_none()
         }
     };
@@ -388,7 +422,7 @@ impl Setup {
     }
 
     fn is_unfinished(&self, world: &World) -> bool {
-        let missing = world.owed && world.claim.is_none();
+        let missing = world.owed;
         let note = world.volume.and_then(|volume| volume.note);
         let known = note.is_some_and(|(_, home)| home) && (self.identified || world.node.is_none());
         let waits = world.is_claimed() && world.gone_since.is_some() && known && self.makes != Makes::Nobody;

@@ -12,8 +12,9 @@
 //! | and the new claim | the note, a claim with another uid | takes the note back |
 //!
 //! A name is made only once: whoever finds a claim of that name with another uid leaves it alone. Two things nobody can tell apart:
-//! who deleted the claim while the note stood, and who deleted the new one before the note was taken back. In both cases, which
-//! last as long as one request or one crash, a claim that says that it is to be made again is made again.
+//! who deleted the claim after we had read it for the last time, and who deleted the new one before the note was taken back. In both
+//! cases, which last as long as a few requests or one crash, a claim that says that it is to be made again is made again: one too
+//! many can be deleted, one too few may never be noticed.
 
 use std::sync::Arc;
 
@@ -120,6 +121,8 @@ pub struct Observation {
     pub volume: Arc<Volume>,
     /// What is written down on it, if it can be understood.
     pub pending: Option<Pending>,
+    /// Whether that is still so, read live.
+    pub still: bool,
     /// What stands there, read live.
     pub stands: Stands,
 }
@@ -127,6 +130,8 @@ pub struct Observation {
 /// What to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
+    /// Nothing.
+    Leave,
     /// Take the note back.
     Withdraw,
     /// Decide anew whether the claim is to be deleted.
@@ -142,6 +147,7 @@ impl Action {
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
+            Self::Leave => "leave",
             Self::Withdraw => "withdraw",
             Self::DecideAnew => "decide-anew",
             Self::Wait => "wait",
@@ -153,7 +159,8 @@ impl Action {
 /// The rules.
 pub const MAKE_AGAIN: Chain<Observation, Action> = Chain {
     checks: &[
-        Check { holds: "what is to be made is written down for this volume", run: is_ours },
+        Check { holds: "what is written down still stands", run: stands },
+        Check { holds: "it is written down for this volume", run: is_ours },
         Check { holds: "the old claim was deleted", run: deleted },
         Check { holds: "the old claim is gone", run: gone },
         Check { holds: "nobody has made a claim of its name", run: unmade },
@@ -165,6 +172,11 @@ pub const MAKE_AGAIN: Chain<Observation, Action> = Chain {
 };
 
 type Decided = Option<Decision<Action>>;
+
+fn stands(seen: &Observation) -> Decided {
+    let message = "what was written down is taken back already";
+    (!seen.still).then(|| Decision::new(Action::Leave, "TakenBack", message))
+}
 
 fn is_ours(seen: &Observation) -> Decided {
     let message = "what is written down is about another volume, or nobody can read it";
@@ -250,8 +262,10 @@ mod tests {
             (pending.clone(), Stands::Another, Action::Withdraw, "MadeAgain"),
             (pending.clone(), Stands::Nothing, Action::Create, "ClaimRecreated"),
         ] {
-            let decision = MAKE_AGAIN.decide(&Observation { volume: Arc::new(volume()), pending, stands });
+            let decision = MAKE_AGAIN.decide(&Observation { volume: Arc::new(volume()), pending, still: true, stands });
             assert_eq!((decision.action, decision.reason), (action, reason));
         }
+        let taken_back = Observation { volume: Arc::new(volume()), pending, still: false, stands: Stands::Nothing };
+        assert_eq!(MAKE_AGAIN.decide(&taken_back).action, Action::Leave);
     }
 }

@@ -10,7 +10,7 @@ pub(crate) fn home() -> Home {
     Home::Label("kubernetes.io/hostname".into(), "node-1".into())
 }
 
-/// A volume tied to `node-1`, in use by claim `ci/data-web-0` (uid `c1`).
+/// A volume tied to `node-1`, in use by claim `ci/data-web-0` (uid `c1`) since the first second of 2026.
 pub(crate) fn volume() -> Volume {
     volume_with(&json!({}))
 }
@@ -30,7 +30,7 @@ pub(crate) fn volume_json(change: &Value) -> Value {
             "claimRef": {"namespace": "ci", "name": "data-web-0", "uid": "c1"},
             "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [host]}]}},
         },
-        "status": {"phase": "Bound"},
+        "status": {"phase": "Bound", "lastPhaseTransitionTime": "2026-01-01T00:00:00Z"},
     });
     merge(&mut json, change);
     json
@@ -38,9 +38,16 @@ pub(crate) fn volume_json(change: &Value) -> Value {
 
 /// A node that calls its machine so in every way; one without a name says nothing.
 pub(crate) fn node(name: &str, uid: &str, machine: &str) -> Node {
+    node_since(name, uid, machine, "2025-01-01T00:00:00Z")
+}
+
+/// The same, made at this time.
+pub(crate) fn node_since(name: &str, uid: &str, machine: &str, created: &str) -> Node {
     let say = |what: &str| if machine.is_empty() { String::new() } else { format!("{what}-{machine}") };
     let json = json!({
-        "metadata": {"name": name, "uid": uid, "labels": {"kubernetes.io/hostname": "node-1"}},
+        "metadata": {
+            "name": name, "uid": uid, "creationTimestamp": created, "labels": {"kubernetes.io/hostname": "node-1"},
+        },
         "spec": {"providerID": say("p")},
         "status": {"nodeInfo": {"systemUUID": say("s"), "machineID": say("m")}},
     });

@@ -58,72 +58,71 @@ pub(super) fn step(setup: &Setup, world: &World, who: usize, step: Step) -> Opti
 fn begin(setup: &Setup, world: &World, me: &Process) -> Option<Stage> {
     let seen = me.volume.filter(|_| me.stage == Stage::Idle)?;
     if seen.volume.pending.is_some() {
-        let write = match real::pending(setup, &seen.volume, world.claim) {
+        let write = match real::pending(setup, &seen.volume, world.volume, world.claim) {
             recreate::Action::Create => Write::Create,
             recreate::Action::Withdraw => Write::Withdraw,
             recreate::Action::Wait if setup.defect == Some(Defect::TakenBackEarly) => Write::Withdraw,
-            recreate::Action::Wait => return None,
-            recreate::Action::DecideAnew => {
-                return match by_caches(setup, world, me, seen) {
-                    Some(stage) => Some(stage),
-                    None => Some(Stage::Writing { seen, node: me.node, write: Write::Withdraw }),
-                };
-            }
+            recreate::Action::Wait | recreate::Action::Leave => return None,
+            recreate::Action::DecideAnew => return Some(by_caches(setup, world, me, seen, true)),
         };
         return Some(Stage::Writing { seen, node: me.node, write });
     }
-    by_caches(setup, world, me, seen)
+    Some(by_caches(setup, world, me, seen, false)).filter(|stage| *stage != Stage::Idle)
 }
 
-fn by_caches(setup: &Setup, world: &World, me: &Process, seen: Sight) -> Option<Stage> {
+fn by_caches(setup: &Setup, world: &World, me: &Process, seen: Sight, anew: bool) -> Stage {
     let unread = setup.defect == Some(Defect::NotedUnread);
-    proceed(setup, world, seen, me.node, unread)
+    proceed(setup, world, seen, me.node, unread, anew)
 }
 
-/// What follows from a look at the node.
-fn proceed(setup: &Setup, world: &World, seen: Sight, node: Option<Node>, looked: bool) -> Option<Stage> {
+/// What follows from a look at the node. Whoever decides anew about a claim that is written down, and not to delete it, takes
+/// that back.
+fn proceed(setup: &Setup, world: &World, seen: Sight, node: Option<Node>, looked: bool, anew: bool) -> Stage {
+    let writing = |write| Stage::Writing { seen, node, write: if anew { Write::Withdraw } else { write } };
     match real::answer(setup, &seen.volume, node, looked, None, world.now) {
-        Answer::LookAtNode => Some(Stage::AtNode(seen)),
-        Answer::Note => Some(Stage::Writing { seen, node, write: Write::Note }),
-        Answer::Mark => Some(Stage::Writing { seen, node, write: Write::Mark }),
+        Answer::LookAtNode => Stage::AtNode { seen, anew },
+        Answer::Note => writing(Write::Note),
+        Answer::Mark => writing(Write::Mark),
         // The volume and its claim are read first.
-        Answer::LookAtAll => {
-            let volume = world.volume?;
-            Some(Stage::AtAll(Sight { volume, newest: true }, world.claim))
-        }
-        Answer::DeleteClaim | Answer::DeleteVolume | Answer::Nothing => None,
+        Answer::LookAtAll => match world.volume {
+            Some(volume) => Stage::AtAll { seen: Sight { volume, newest: true }, claim: world.claim, anew },
+            None => Stage::Idle,
+        },
+        Answer::DeleteClaim | Answer::DeleteVolume | Answer::Nothing if anew => writing(Write::Withdraw),
+        Answer::DeleteClaim | Answer::DeleteVolume | Answer::Nothing => Stage::Idle,
     }
 }
 
 fn read_node(setup: &Setup, world: &World, me: &Process) -> Option<Stage> {
-    let Stage::AtNode(seen) = me.stage else { return None };
-    Some(proceed(setup, world, seen, world.node, true).unwrap_or_else(|| back_out(seen)))
-}
-
-/// Whoever decides anew about a claim that is written down, and not to delete it, takes that back.
-fn back_out(seen: Sight) -> Stage {
-    match seen.volume.pending {
-        Some(_) => Stage::Writing { seen, node: None, write: Write::Withdraw },
-        None => Stage::Idle,
-    }
+    let Stage::AtNode { seen, anew } = me.stage else { return None };
+    Some(proceed(setup, world, seen, world.node, true, anew))
 }
 
 fn read_nodes(setup: &Setup, world: &World, me: &Process) -> Option<Stage> {
-    let Stage::AtAll(seen, claim) = me.stage else { return None };
+    let Stage::AtAll { seen, claim, anew } = me.stage else { return None };
     let node = if setup.defect == Some(Defect::NodesUnread) { me.node } else { world.node };
     let writing = |write| Stage::Writing { seen, node, write };
     // The claim that the volume refers to.
     let own = claim.filter(|claim| claim.has_volume);
+    let blindly = setup.defect == Some(Defect::TakenBackBlindly);
+    let goes = own.is_none_or(|claim| claim.being_deleted) && !blindly;
     Some(match (real::answer(setup, &seen.volume, node, true, Some(own), world.now), own) {
         (Answer::DeleteClaim, Some(claim)) => {
             let late = setup.defect == Some(Defect::WrittenDownAfter);
             let written = seen.volume.pending == Some(claim.uid) || late || setup.makes != Makes::Us;
             writing(if written { Write::DeleteClaim(claim) } else { Write::WriteDown(claim) })
         }
+        _ if anew => {
+            if goes {
+                Stage::Idle
+            } else {
+                writing(Write::Withdraw)
+            }
+        }
         (Answer::DeleteVolume, _) => writing(Write::DeleteVolume),
         (Answer::Note, _) => writing(Write::Note),
         (Answer::Mark, _) => writing(Write::Mark),
-        _ => back_out(seen),
+        _ => Stage::Idle,
     })
 }
 
@@ -152,8 +151,8 @@ fn write(setup: &Setup, world: &mut World, who: usize, seen: Sight, node: Option
         }
         Write::Create => {
             if world.claim.is_none() {
-                world.claim = Some(Claim { uid: world.next_uid, has_volume: false, being_deleted: false });
-                world.next_uid += 1;
+                world.broken = (!world.owed).then_some(Broken::MadeTwice);
+                world.make_claim();
             }
             world.processes[who].stage = Stage::Writing { seen, node, write: Write::Withdraw };
         }

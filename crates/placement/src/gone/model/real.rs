@@ -62,7 +62,10 @@ fn time(second: u8) -> Timestamp {
 
 fn node_of(setup: &Setup, node: Node) -> cluster::Node {
     let machine = if node.is_home { "a" } else { "b" };
-    sample::node("node-1", &format!("n{}", node.uid), if setup.identified { machine } else { "" })
+    // The first two were there before the volume was bound.
+    let late = node.uid > 2 && setup.defect != Some(Defect::NotedLate);
+    let created = if late { "2026-06-01T00:00:00Z" } else { "2025-01-01T00:00:00Z" };
+    sample::node_since("node-1", &format!("n{}", node.uid), if setup.identified { machine } else { "" }, created)
 }
 
 fn claim_json(uid: u8) -> Value {
@@ -200,15 +203,17 @@ pub(super) fn answer(
     })
 }
 
-/// What is decided where a claim is to be made again.
-pub(super) fn pending(setup: &Setup, volume: &Volume, claim: Option<Claim>) -> recreate::Action {
+/// What is decided where a claim is to be made again; `now` is the volume as it is.
+pub(super) fn pending(setup: &Setup, volume: &Volume, now: Option<Volume>, claim: Option<Claim>) -> recreate::Action {
     let real = from_json(&json_of(setup, volume));
     let stands = match claim {
         None => Stands::Nothing,
         Some(claim) if Some(claim.uid) == volume.pending => Stands::Old { being_deleted: claim.being_deleted },
         Some(_) => Stands::Another,
     };
-    let seen = recreate::Observation { pending: Pending::of(&real), volume: Arc::new(real), stands };
+    let unread = setup.defect == Some(Defect::StillUnread);
+    let still = unread || now.is_some_and(|now| now.pending == volume.pending);
+    let seen = recreate::Observation { pending: Pending::of(&real), volume: Arc::new(real), still, stands };
     MAKE_AGAIN.decide(&seen).action
 }
 
