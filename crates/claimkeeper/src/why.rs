@@ -103,8 +103,9 @@ async fn explain(arguments: &WhyArguments) -> anyhow::Result<Vec<Account>> {
         let told = releaser::why::explain(&client, &settings, name).await.map_err(|error| unanswered(&error))?;
         let told = told.with_context(|| format!("there is no volume {name}"))?;
         let settings = configuration.placement_settings();
-        let placed = placement::gone::why::explain(&client, &settings, name).await;
-        return Ok([told].into_iter().chain(placed.map_err(|error| unanswered(&error))?).collect());
+        let placed = placement::explain::volume(&client, &settings, name).await.map_err(|error| unanswered(&error))?;
+        let gone = placement::gone::why::explain(&client, &settings, name).await.map_err(|error| unanswered(&error))?;
+        return Ok([told].into_iter().chain(placed).chain(gone).collect());
     }
     if let Some(Object::Node(name)) = &arguments.object {
         let settings = configuration.placement_settings();

@@ -125,6 +125,7 @@ mod tests {
     use super::*;
     use crate::settings::Preset;
 
+    #[allow(clippy::needless_pass_by_value)] // written in place
     fn volume(annotations: Value, attributes: Value, pin: Option<&str>) -> Volume {
         let terms = pin.map(|key| {
             json!({"required": {"nodeSelectorTerms": [
@@ -135,6 +136,7 @@ mod tests {
         Volume::from_wire(serde_json::from_value(json).unwrap()).unwrap()
     }
 
+    #[allow(clippy::needless_pass_by_value)] // likewise
     fn class(annotations: Value) -> Class {
         let json = json!({"metadata": {"name": "local", "uid": "u1", "annotations": annotations}});
         Class::from_wire(serde_json::from_value(json).unwrap()).unwrap()

@@ -219,7 +219,7 @@ mod tests {
             assert_eq!(limiter.take(start), Ok(()));
         }
         assert_eq!(limiter.take(start), Err(PERIOD));
-        assert_eq!(limiter.wait(start + PERIOD / 2), Some(PERIOD - PERIOD / 2));
+        assert_eq!(limiter.wait(start + PERIOD / 2), Some(PERIOD / 2));
         assert_eq!(limiter.take(start + PERIOD), Ok(()));
         assert_eq!(limiter.take(start + PERIOD), Err(PERIOD));
         // Whoever waits long has no more than the first few.

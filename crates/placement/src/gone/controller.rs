@@ -1,7 +1,6 @@
 //! Gathers what the rules look at and carries out what they decide.
 
 use std::{
-    borrow::Cow,
     collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
     time::Duration,
@@ -14,7 +13,6 @@ use parking_lot::Mutex;
 use platform::{
     client::RequestError,
     events::{Event, EventKind},
-    metrics::{Counter, Family},
     queue::{self, Outcome, Queue},
     trouble::causes,
 };
@@ -54,7 +52,6 @@ pub struct Gone {
     pub(super) losses: Arc<Mutex<Losses>>,
     pub(super) told: Arc<Told>,
     limiter: Mutex<Limiter>,
-    decisions: Family<Counter>,
 }
 
 /// What was told about each volume whose node is gone: which volume it was, what was decided, and why.
@@ -65,11 +62,6 @@ impl Gone {
     #[must_use]
     pub fn new(context: &Context) -> Self {
         let Context { client, settings, registry, .. } = context;
-        let decisions = registry.counters(
-            "claimkeeper_placement_decisions_total",
-            "Decisions about local volumes and their pods, by what was decided and why.",
-            &["decision", "reason"],
-        );
         let told: Arc<Told> = Arc::default();
         let gauges = registry.gauges(
             "claimkeeper_placement_node_gone",
@@ -96,7 +88,6 @@ impl Gone {
             losses: Arc::default(),
             told,
             limiter: Mutex::new(Limiter::new(Instant::now())),
-            decisions,
         }
     }
 
@@ -133,7 +124,7 @@ impl Gone {
     async fn go_on(&self, volume: &Arc<Volume>) -> kube::Result<Outcome> {
         let seen = self.reader.pending(volume).await?;
         let decision = MAKE_AGAIN.decide(&seen);
-        self.decisions.with(&[decision.action.name(), decision.reason]).increment();
+        self.context.counts.count(&decision, decision.action.name());
         let (reason, message) = (decision.reason, &decision.message);
         match (decision.action, &seen.pending) {
             // The watch shows it in a moment.
@@ -153,7 +144,7 @@ impl Gone {
             (recreate::Action::Create, Some(pending)) => {
                 if let Some(made) = self.make_again(pending).await? {
                     tracing::info!(feature = "placement", volume = %volume.key, reason, "{message}");
-                    self.publish(made, EventKind::Normal, reason, message.clone());
+                    self.publish(made, EventKind::Normal, reason, message);
                 }
                 self.withdraw(volume).await?;
                 Ok(Outcome::After(AFTERWARDS))
@@ -184,7 +175,7 @@ impl Gone {
             }
             decision = CLEAN_UP.decide(&seen);
         }
-        self.decisions.with(&[decision.action.name(), decision.reason]).increment();
+        self.context.counts.count(&decision, decision.action.name());
         Ok((seen, claim, decision))
     }
 
@@ -272,25 +263,25 @@ impl Gone {
                 Outcome::After(AFTERWARDS)
             }
         };
-        self.conclude(volume, name, reason, message);
+        self.conclude(volume, name, reason, &message);
         Ok(outcome)
     }
 
     /// Tells whoever should know what was decided and done.
-    fn conclude(&self, volume: &Volume, decision: &'static str, reason: &'static str, message: Cow<'static, str>) {
+    fn conclude(&self, volume: &Volume, decision: &'static str, reason: &'static str, message: &str) {
         let (key, news) = (&volume.key, self.is_news(volume, decision, reason));
         match decision {
             "report" if news => {
                 tracing::warn!(feature = "placement", volume = %key, reason, "{message}");
-                self.tell(volume, EventKind::Warning, reason, &message);
+                self.tell(volume, EventKind::Warning, reason, message);
             }
             "delete-claim" | "delete-volume" | "end-pods" => {
                 tracing::warn!(feature = "placement", volume = %key, reason, "{message}");
-                self.tell(volume, EventKind::Warning, reason, &message);
+                self.tell(volume, EventKind::Warning, reason, message);
             }
             "note" if reason == "NodeBack" => {
                 tracing::info!(feature = "placement", volume = %key, reason, "{message}");
-                self.tell(volume, EventKind::Normal, reason, &message);
+                self.tell(volume, EventKind::Normal, reason, message);
             }
             "mark" => tracing::warn!(feature = "placement", volume = %key, reason, "{message}"),
             _ => tracing::debug!(feature = "placement", volume = %key, reason, "{message}"),
@@ -323,7 +314,7 @@ impl Gone {
                 // A server that says no has something to tell; one that is away has not, least of all about every volume.
                 let said_no = matches!(error, kube::Error::Api(status) if status.code < 500);
                 if said_no && self.is_news(volume, "fail", reason) {
-                    self.tell(volume, EventKind::Warning, reason, &message.clone().into());
+                    self.tell(volume, EventKind::Warning, reason, &message);
                 }
                 tracing::warn!(feature = "placement", volume = %key, reason, "{message}");
             }
@@ -332,21 +323,15 @@ impl Gone {
     }
 
     /// Tells it about the volume and about the claim that it refers to.
-    fn tell(&self, volume: &Volume, kind: EventKind, reason: &'static str, note: &Cow<'static, str>) {
-        self.publish(volume.reference(), kind, reason, note.clone());
+    fn tell(&self, volume: &Volume, kind: EventKind, reason: &'static str, note: &str) {
+        self.publish(volume.reference(), kind, reason, note);
         if let Some(claim) = volume.claim.as_ref().filter(|claim| claim.uid.is_some()) {
-            self.publish(reference(claim), kind, reason, note.clone());
+            self.publish(reference(claim), kind, reason, note);
         }
     }
 
-    pub(super) fn publish(
-        &self,
-        regarding: ObjectReference,
-        kind: EventKind,
-        reason: &'static str,
-        note: Cow<'static, str>,
-    ) {
-        let event = Event { regarding, kind, reason, action: "CleanUpAfterNode", note: note.into_owned() };
+    fn publish(&self, regarding: ObjectReference, kind: EventKind, reason: &'static str, note: &str) {
+        let event = Event { regarding, kind, reason, action: "CleanUpAfterNode", note: note.to_owned() };
         self.context.recorder.publish(event);
     }
 }

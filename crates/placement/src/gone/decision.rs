@@ -139,7 +139,7 @@ pub struct LiveClaim {
 /// Who makes a claim again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Maker {
-    /// The controller of this StatefulSet.
+    /// The controller of this `StatefulSet`.
     StatefulSet(Box<str>),
     /// We do, because the claim asks for it.
     Us,
@@ -216,6 +216,7 @@ pub const CLEAN_UP: Chain<Observation, Action> = Chain {
 
 type Decided = Option<Decision<Action>>;
 
+#[expect(clippy::unnecessary_wraps, reason = "as every check has it")]
 fn decided(action: Action, reason: &'static str, message: impl Into<std::borrow::Cow<'static, str>>) -> Decided {
     Some(Decision::new(action, reason, message))
 }

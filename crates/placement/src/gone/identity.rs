@@ -157,12 +157,12 @@ impl Presence {
     #[must_use]
     pub fn of(volume: &Volume, home: &Home, found: &[&Node]) -> Self {
         let Some(note) = Note::of(volume, home) else {
-            let Some(node) = found.first() else {
+            let Some(first) = found.first() else {
                 return Self::Unclear("nobody noted which machine it was while it was there");
             };
-            let sure = found.len() == 1 && volume.phase_since.is_some_and(|bound| node.created <= bound);
-            let note = sure.then(|| Box::new(Note::about(node, volume, home)));
-            return Self::There { node: node.key.name().into(), note };
+            let sure = found.len() == 1 && volume.phase_since.is_some_and(|bound| first.created <= bound);
+            let note = sure.then(|| Box::new(Note::about(first, volume, home)));
+            return Self::There { node: first.key.name().into(), note };
         };
         let verdict = |wanted: Verdict| found.iter().find(|node| note.is(node) == wanted);
         if let Some(node) = verdict(Verdict::Same) {
@@ -173,7 +173,7 @@ impl Presence {
             return Self::Unclear("a node of its name is there, and nobody can tell whether it is the same machine");
         }
         match found.first() {
-            Some(node) => Self::Replaced { by: node.key.name().into() },
+            Some(other) => Self::Replaced { by: other.key.name().into() },
             None => Self::Absent,
         }
     }

@@ -191,7 +191,7 @@ impl Reader {
         self.get::<PersistentVolumeClaim, Value>(key.namespace(), key.name()).await
     }
 
-    /// Who makes a claim again: the StatefulSet whose pod has it, or else we, if it asks for that.
+    /// Who makes a claim again: the `StatefulSet` whose pod has it, or else we, if it asks for that.
     async fn maker(&self, claim: &Value) -> kube::Result<Option<Maker>> {
         let metadata = &claim["metadata"];
         let (namespace, name) = (text(&metadata["namespace"]), text(&metadata["name"]));
@@ -351,7 +351,7 @@ fn live_claim(claim: &Value, volume: &str, maker: Option<Maker>) -> LiveClaim {
     }
 }
 
-/// How the name of a claim may be made of those of a template, a StatefulSet and an ordinal: all three may have dashes in them
+/// How the name of a claim may be made of those of a template, a `StatefulSet` and an ordinal: all three may have dashes in them
 /// but the last.
 fn parts(name: &str) -> impl Iterator<Item = (&str, &str, i32)> {
     let parsed = name.rsplit_once('-').and_then(|(rest, ordinal)| {
@@ -365,7 +365,7 @@ fn parts(name: &str) -> impl Iterator<Item = (&str, &str, i32)> {
     })
 }
 
-/// Whether the controller of a StatefulSet makes such a claim if it is missing.
+/// Whether the controller of a `StatefulSet` makes such a claim if it is missing.
 fn makes(set: &StatefulSet, template: &str, ordinal: i32, labels: &Value) -> bool {
     let Some(spec) = set.spec.as_ref().filter(|_| set.metadata.deletion_timestamp.is_none()) else { return false };
     let start = spec.ordinals.as_ref().and_then(|ordinals| ordinals.start).unwrap_or(0);

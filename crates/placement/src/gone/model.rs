@@ -109,7 +109,7 @@ struct Sight {
 enum Write {
     Note,
     Mark,
-    WriteDown(Claim),
+    NoteClaim(Claim),
     DeleteClaim(Claim),
     DeleteVolume,
     Create,
@@ -225,7 +225,7 @@ impl World {
             process.volume = process.volume.map(|sight| Sight { newest: false, ..sight });
             match &mut process.stage {
                 Stage::AtNode { seen, .. } | Stage::AtAll { seen, .. } | Stage::Writing { seen, .. } => {
-                    seen.newest = false
+                    seen.newest = false;
                 }
                 Stage::Idle => {}
             }
@@ -353,7 +353,7 @@ fn perform(world: &World, deed: Deed, setup: &Setup) -> Option<World> {
 /// Whether somebody has read the claim in order to delete it.
 fn is_deleting(world: &World) -> bool {
     let deleting = |stage: &Stage| {
-        let writes = matches!(stage, Stage::Writing { write: Write::WriteDown(_) | Write::DeleteClaim(_), .. });
+        let writes = matches!(stage, Stage::Writing { write: Write::NoteClaim(_) | Write::DeleteClaim(_), .. });
         writes || matches!(stage, Stage::AtAll { .. })
     };
     world.processes.iter().any(|process| deleting(&process.stage))

@@ -40,7 +40,7 @@ impl Terms {
         match word(NODE_GONE_AFTER).map(str::parse::<Patience>) {
             Some(Ok(Patience(time))) => after = time,
             Some(Err(error)) => {
-                unclear.get_or_insert(format!("annotation {NODE_GONE_AFTER}: {error}"));
+                unclear.get_or_insert_with(|| format!("annotation {NODE_GONE_AFTER}: {error}"));
                 capped = mode.min(NodeGone::Report);
             }
             None => {}

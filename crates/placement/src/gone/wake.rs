@@ -90,7 +90,9 @@ impl Gone {
                 }
             };
             for node in nodes.into_iter().flatten() {
-                tied_to(node, &volumes).iter().for_each(|volume| queue.add(volume.key.clone()));
+                for volume in tied_to(node, &volumes) {
+                    queue.add(volume.key.clone());
+                }
             }
         }
     }

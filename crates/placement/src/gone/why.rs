@@ -57,7 +57,9 @@ impl Eyes {
     pub(super) async fn open(client: &Client, settings: &Settings) -> kube::Result<Self> {
         let losses = Mutex::default();
         let volumes = live::list::<Volume>(&Api::all(client.clone())).await?;
-        volumes.iter().for_each(|volume| remember(&losses, volume, settings));
+        for volume in &volumes {
+            remember(&losses, volume, settings);
+        }
         let reader = Reader::new(client.clone(), Arc::new(settings.clone()));
         Ok(Self { volumes: volumes.into_iter().map(Arc::new).collect(), reader, losses })
     }

@@ -77,7 +77,7 @@ async fn a_claim_is_made_again_exactly_once_through_a_crash_after_every_write() 
     let version = room.claims.list(&ListParams::default()).await?.metadata.resource_version.unwrap_or_default();
     let old = room.uid_of_claim("data").await?;
 
-    assert!(room.run_for_one_write(async || anyhow::bail!("not yet")).await?, "its machine is noted");
+    assert!(Box::pin(room.run_for_one_write(async || anyhow::bail!("not yet"))).await?, "its machine is noted");
     room.until_noted(&volume).await?;
     room.cluster.remove_node(&node).await?;
     let mut crashes = 0;
@@ -88,7 +88,7 @@ async fn a_claim_is_made_again_exactly_once_through_a_crash_after_every_write() 
             ensure!(claims.get("data").await?.uid() != old, "the claim is the old one");
             Ok(())
         };
-        if !room.run_for_one_write(ended).await? {
+        if !Box::pin(room.run_for_one_write(ended)).await? {
             break;
         }
         crashes += 1;
@@ -123,10 +123,10 @@ async fn what_was_written_down_is_taken_back_if_the_node_is_there_again() -> Res
     let volume = room.create_bound("data", &class, ("kubernetes.io/hostname", &node), claim, json!({})).await?;
     let old = room.uid_of_claim("data").await?;
     let never = || async || anyhow::bail!("not yet");
-    room.run_for_one_write(never()).await?;
+    Box::pin(room.run_for_one_write(never())).await?;
     room.cluster.remove_node(&node).await?;
     while !room.volumes.get(&volume).await?.annotations().contains_key(PENDING) {
-        room.run_for_one_write(never()).await?;
+        Box::pin(room.run_for_one_write(never())).await?;
     }
     assert!(room.volumes.get(&volume).await?.finalizers().iter().any(|finalizer| finalizer == PENDING));
     room.add_node("home", "a").await?;

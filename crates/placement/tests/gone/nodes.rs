@@ -56,8 +56,8 @@ async fn a_machine_that_comes_back_is_known_and_another_one_of_its_name_is_not_i
 
     room.cluster.remove_node(&node).await?;
     let uid = room.uid_of_claim("data").await?;
-    let note = room.told(uid.as_deref(), "NodeGone").await?;
-    assert!(note.contains(&format!("node {node} is gone since")), "{note}");
+    let told = room.told(uid.as_deref(), "NodeGone").await?;
+    assert!(told.contains(&format!("node {node} is gone since")), "{told}");
     room.told(room.volumes.get(&volume).await?.uid().as_deref(), "NodeGone").await?;
     assert!(room.volumes.get(&volume).await?.annotations().contains_key(SINCE));
 

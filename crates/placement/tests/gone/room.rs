@@ -16,7 +16,8 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use placement::{
-    Caches, Context, INDEXES_OF_NODES, INDEXES_OF_PODS, INDEXES_OF_VOLUMES, Settings, gone::Gone, settings::Percent,
+    Caches, Context, Counts, INDEXES_OF_NODES, INDEXES_OF_PODS, INDEXES_OF_VOLUMES, Settings, gone::Gone,
+    settings::Percent,
 };
 use platform::{
     client::{self, ClientOptions, Fence, FencedClient},
@@ -142,7 +143,8 @@ impl Room {
             nodes: Store::new(vec![|_| true], INDEXES_OF_NODES.into()),
         };
         let registry = self.registry.clone();
-        Ok((Context { caches, client, recorder, settings: Arc::new(settings), registry }, watches))
+        let (settings, counts) = (Arc::new(settings), Counts::new(&registry));
+        Ok((Context { caches, client, recorder, settings, registry, counts }, watches))
     }
 
     /// It ends at once, as if its process were killed.

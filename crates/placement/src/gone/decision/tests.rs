@@ -10,7 +10,7 @@ fn start() -> Timestamp {
     "2026-01-01T00:00:00Z".parse().unwrap()
 }
 
-/// The node of a Bound volume of a StatefulSet is gone for an hour, its class says `delete`, and everything was read live.
+/// The node of a Bound volume of a `StatefulSet` is gone for an hour, its class says `delete`, and everything was read live.
 fn seen() -> Observation {
     seen_of(&json!({}))
 }
@@ -81,6 +81,7 @@ fn there(seen: &mut Observation) {
     seen.home = Some((home(), Presence::There { node: "node-1".into(), note: None }));
 }
 
+#[allow(clippy::unnecessary_wraps)] // as actions have it
 fn unnoted() -> Option<Box<Note>> {
     Some(Box::new(Note::about(&node("node-1", "n1", "a"), &volume_with(&json!({})), &home())))
 }
@@ -90,6 +91,7 @@ fn to_note(seen: &mut Observation) {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn every_row_of_the_table() {
     let rows: Vec<(&str, Observation, Action, &str)> = vec![
         ("not tied", with(seen(), |seen| seen.home = None), Action::Leave, "NotTied"),

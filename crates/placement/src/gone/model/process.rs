@@ -110,7 +110,7 @@ fn read_nodes(setup: &Setup, world: &World, me: &Process) -> Option<Stage> {
         (Answer::DeleteClaim, Some(claim)) => {
             let late = setup.defect == Some(Defect::WrittenDownAfter);
             let written = seen.volume.pending == Some(claim.uid) || late || setup.makes != Makes::Us;
-            writing(if written { Write::DeleteClaim(claim) } else { Write::WriteDown(claim) })
+            writing(if written { Write::DeleteClaim(claim) } else { Write::NoteClaim(claim) })
         }
         _ if anew => {
             if goes {
@@ -133,7 +133,7 @@ fn write(setup: &Setup, world: &mut World, who: usize, seen: Sight, node: Option
     match which {
         Write::Note if accepted => put(world, change(Change::Note)),
         Write::Mark if accepted => put(world, change(Change::Mark(world.now))),
-        Write::WriteDown(claim) if accepted => {
+        Write::NoteClaim(claim) if accepted => {
             let written = change(Change::WriteDown(claim.uid));
             put(world, written);
             if setup.defect != Some(Defect::WrittenDownAfter) {
@@ -178,7 +178,7 @@ fn delete_claim(setup: &Setup, world: &mut World, who: usize, seen: Sight, node:
     world.claim = Some(Claim { being_deleted: true, ..now });
     world.owed = true;
     if setup.defect == Some(Defect::WrittenDownAfter) && setup.makes == Makes::Us {
-        world.processes[who].stage = Stage::Writing { seen, node, write: Write::WriteDown(claim) };
+        world.processes[who].stage = Stage::Writing { seen, node, write: Write::NoteClaim(claim) };
     }
 }
 

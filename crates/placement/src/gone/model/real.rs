@@ -35,7 +35,10 @@ pub(super) enum Answer {
 }
 
 type Memory<K, V> = RefCell<HashMap<K, V>>;
-type Asked = (Setup, Volume, Option<Node>, bool, Option<Option<Claim>>, u8);
+type Asked = (Setup, Volume, Option<Node>, bool, Look, u8);
+
+/// The claim that was read: none if nobody has looked, or if there is none.
+type Look = Option<Option<Claim>>;
 
 thread_local! {
     // The same few objects are looked at in each of many worlds.
@@ -105,7 +108,7 @@ fn from_json(json: &Value) -> cluster::Volume {
 fn model_of(setup: &Setup, before: &Volume, json: &Value, node: Option<Node>) -> Volume {
     let volume = from_json(json);
     let number = |uid: &str| uid[1..].parse::<u8>().unwrap();
-    let note = Note::of(&volume, &sample::home()).map(|note| {
+    let noted = Note::of(&volume, &sample::home()).map(|note| {
         let uid = number(&note.uid);
         let known = [before.note, node.map(|node| (node.uid, node.is_home))].into_iter().flatten();
         let named = note.system_uuid == "s-a";
@@ -115,7 +118,7 @@ fn model_of(setup: &Setup, before: &Volume, json: &Value, node: Option<Node>) ->
     Volume {
         bound: volume.phase == cluster::volume::VolumePhase::Bound,
         being_deleted: volume.being_deleted,
-        note,
+        note: noted,
         since: since(&volume).map(|since| u8::try_from(since.duration_since(time(0)).as_secs()).unwrap()),
         pending: Pending::of(&volume).map(|pending| number(&pending.claim)),
         kept: (has(PENDING), has(PROVISIONER_FINALIZER)),
@@ -135,14 +138,7 @@ fn presence(setup: &Setup, volume: &cluster::Volume, node: Option<Node>) -> Pres
     }
 }
 
-fn observation(
-    setup: &Setup,
-    volume: &Volume,
-    node: Option<Node>,
-    looked: bool,
-    claim: Option<Option<Claim>>,
-    now: u8,
-) -> Observation {
+fn observation(setup: &Setup, volume: &Volume, node: Option<Node>, looked: bool, claim: Look, now: u8) -> Observation {
     let json = json_of(setup, volume);
     let real = from_json(&json);
     let maker = match setup.makes {
@@ -182,14 +178,7 @@ fn decide(setup: &Setup, seen: &Observation) -> Action {
 }
 
 /// What becomes of the volume; `claim` is none if only the caches were asked.
-pub(super) fn answer(
-    setup: &Setup,
-    volume: &Volume,
-    node: Option<Node>,
-    looked: bool,
-    claim: Option<Option<Claim>>,
-    now: u8,
-) -> Answer {
+pub(super) fn answer(setup: &Setup, volume: &Volume, node: Option<Node>, looked: bool, claim: Look, now: u8) -> Answer {
     remembered(&ANSWERS, (*setup, *volume, node, looked, claim, now), || {
         match decide(setup, &observation(setup, volume, node, looked, claim, now)) {
             Action::LookAtNode => Answer::LookAtNode,
@@ -233,10 +222,10 @@ pub(super) fn written(setup: &Setup, now: &Volume, seen: &Volume, node: Option<N
         let finalizers = serde_json::from_value(json_of(setup, seen)["metadata"]["finalizers"].clone()).unwrap();
         let mut patch = match change {
             Change::Note => {
-                let Action::Note(note) = decide(setup, &observation(setup, seen, node, true, None, 0)) else {
+                let Action::Note(fresh) = decide(setup, &observation(setup, seen, node, true, None, 0)) else {
                     return *now;
                 };
-                act::noted(note.as_deref())
+                act::noted(fresh.as_deref())
             }
             Change::Mark(second) => act::marked(time(second)),
             Change::WriteDown(uid) => act::written_down(&Pending::after(&claim_json(uid), &real), finalizers),
