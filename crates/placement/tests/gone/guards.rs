@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use kube::{ResourceExt, api::PostParams};
-use placement::settings::Percent;
+use placement::{gone, settings::Percent};
 use serde_json::json;
 
 use crate::room::{RECREATE, Room, SINCE};
@@ -131,5 +131,33 @@ async fn an_operator_that_may_not_delete_tells_it() -> Result<()> {
     // What could not be made again was neither deleted nor written down.
     assert!(room.claims.get("data").await?.metadata.deletion_timestamp.is_none());
     assert!(volume.annotations().contains_key(SINCE) && !volume.annotations().contains_key(crate::room::PENDING));
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_decided_can_be_asked_for_and_is_listed() -> Result<()> {
+    let room = Room::open("why").await?;
+    let class = room.create_class("local", "delete", "nobody.example.dev").await?;
+    let (lost, lives) = (room.add_node("lost", "a").await?, room.add_node("lives", "b").await?);
+    let plain = room.create_noted("plain", &class, &lost, json!({})).await?;
+    let alive = room.create_noted("alive", &class, &lives, json!({})).await?;
+    room.cluster.remove_node(&lost).await?;
+    room.told(room.uid_of_claim("plain").await?.as_deref(), "NobodyRecreates").await?;
+
+    let settings = room.defaults();
+    let why = async |volume: &str| gone::why::explain(&room.admin, &settings, volume).await;
+    let account = why(&plain).await?.unwrap();
+    assert_eq!((account.decision, account.reason), ("report", "NobodyRecreates"));
+    assert_eq!(account.failed, Some("somebody makes its claim again"));
+    assert!(account.held.contains(&"no such machine is in the cluster"));
+    assert_eq!(why(&alive).await?.unwrap().reason, "NodeThere");
+    for (node, volume, reason) in [(&lost, &plain, "NobodyRecreates"), (&lives, &alive, "NodeThere")] {
+        let accounts = gone::why::explain_node(&room.admin, &settings, node).await?;
+        let told: Vec<_> = accounts.iter().map(|account| (account.about.as_str(), account.reason)).collect();
+        assert_eq!(told, [(format!("volume {volume} and its node").as_str(), reason)]);
+    }
+    let found = gone::audit::find(&room.admin, &settings, Some(&room.namespace)).await?;
+    let found: Vec<_> = found.iter().map(|row| (row.name.as_str(), row.decision, row.reason)).collect();
+    assert_eq!(found, [(plain.as_str(), "report", "NobodyRecreates")]);
     Ok(())
 }

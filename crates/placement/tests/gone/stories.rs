@@ -1,4 +1,4 @@
-//! StatefulSets, with the real scheduler and the real controllers.
+//! What a `StatefulSet` does with the real scheduler and the real controllers.
 
 use std::time::Duration;
 
