@@ -21,6 +21,8 @@
 //! # }
 //! ```
 //!
+//! Where volumes have to be local disks that are lost with their node, [`LocalDisks`] stands in for a CSI driver of such disks.
+//!
 //! Where pods have to run for real, [`Options::real_node`] adds a node with containerd, kubelet and kube-proxy in namespaces of its
 //! own, on machines that allow it ([`real_node_unavailable`]); its images are made of files ([`Image`]). With
 //! [`Options::real_nodes`] there are several, of which [`ControlPlane::lose_node`] takes one away.
@@ -36,6 +38,7 @@ mod flags;
 mod image;
 mod kubeconfig;
 mod leash;
+mod localdisk;
 mod node;
 mod nodes;
 mod options;
@@ -55,6 +58,7 @@ pub use cluster::Cluster;
 pub use control_plane::ControlPlane;
 pub use image::{BUSYBOX, Image};
 pub use leash::Leash;
+pub use localdisk::{Content, LOCALDISK, LocalDisks, MODE};
 pub use node::{REAL_NODES, real_node_turn, real_node_unavailable};
 pub use options::Options;
 pub use process::{Component, ComponentFailed};

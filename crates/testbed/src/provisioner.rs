@@ -38,10 +38,10 @@ use serde_json::json;
 /// The provisioner's name, for classes that a test makes itself.
 pub const PROVISIONER: &str = "testbed.claimkeeper.dev/provisioner";
 
-const STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
-const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
-const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
-const WAIT: &str = "WaitForFirstConsumer";
+pub(crate) const STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
+pub(crate) const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+pub(crate) const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
+pub(crate) const WAIT: &str = "WaitForFirstConsumer";
 const CONCURRENCY: usize = 16;
 /// For errors that pass by themselves. Longer outages break the watch, and its return brings every object again.
 const ATTEMPTS: u32 = 5;
@@ -140,14 +140,14 @@ pub(crate) fn open_log(directory: &Path) -> Result<File> {
     File::create(&path).with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn watch<K>(api: Api<K>) -> impl Stream<Item = Result<K, watcher::Error>>
+pub(crate) fn watch<K>(api: Api<K>) -> impl Stream<Item = Result<K, watcher::Error>>
 where
     K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
 {
     watcher(api, watcher::Config::default()).default_backoff().applied_objects()
 }
 
-async fn retry<F: Future<Output = Result<()>>>(action: impl Fn() -> F) -> Result<()> {
+pub(crate) async fn retry<F: Future<Output = Result<()>>>(action: impl Fn() -> F) -> Result<()> {
     for _ in 1..ATTEMPTS {
         if action().await.is_ok() {
             return Ok(());
