@@ -408,6 +408,7 @@ mod tests {
             include_str!("../../../../docs/provisioner.md"),
             include_str!("../../../../docs/releaser.md"),
             include_str!("../../../../docs/enforcement.md"),
+            include_str!("../../../../docs/placement.md"),
             include_str!("../../../../docs/certificates.md"),
         ] {
             let configurations: Vec<&str> =
