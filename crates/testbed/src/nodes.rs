@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context, Result};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, NodeSpec, Pod};
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams},
@@ -20,6 +20,11 @@ const READY_DEADLINE: Duration = Duration::from_secs(30);
 impl Cluster {
     /// Adds a node and waits until it is Ready. It has the labels a kubelet would set, and these.
     pub async fn add_node(&self, name: &str, labels: &[(&str, &str)]) -> Result<()> {
+        self.add_machine(name, None, labels).await
+    }
+
+    /// Adds a node that says from the start which machine it is, by what its cloud calls it.
+    pub async fn add_machine(&self, name: &str, provider_id: Option<&str>, labels: &[(&str, &str)]) -> Result<()> {
         let nodes: Api<Node> = Api::all(self.admin().await?);
         let mut all_labels = BTreeMap::from([
             ("kubernetes.io/hostname".to_owned(), name.to_owned()),
@@ -29,7 +34,8 @@ impl Cluster {
         all_labels.extend(KWOK_NODE_LABEL.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned())));
         all_labels.extend(labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
         let metadata = ObjectMeta { name: Some(name.to_owned()), labels: Some(all_labels), ..ObjectMeta::default() };
-        let node = Node { metadata, ..Node::default() };
+        let spec = NodeSpec { provider_id: provider_id.map(str::to_owned), ..NodeSpec::default() };
+        let node = Node { metadata, spec: Some(spec), ..Node::default() };
         nodes.create(&PostParams::default(), &node).await.with_context(|| format!("cannot create the node {name}"))?;
         self.wait_for_node(name, Component::Kwok).await
     }
