@@ -4,6 +4,7 @@
 //! nodes are objects, the operator is a process of this machine, and the demo says so.
 
 mod enforcement;
+mod placement;
 mod provisioner;
 mod releaser;
 
@@ -25,7 +26,7 @@ pub(crate) struct Arguments {
     keep: bool,
 }
 
-const FEATURES: [&str; 4] = ["ephemeral", "provisioner", "releaser", "enforcement"];
+const FEATURES: [&str; 5] = ["ephemeral", "provisioner", "releaser", "enforcement", "placement"];
 const HOME: &str = "claimkeeper";
 const SHOP: &str = "shop";
 const OPERATOR_IMAGE: &str = "docker.io/claimkeeper/claimkeeper:demo";
@@ -64,7 +65,10 @@ async fn show(keep: bool) -> Result<()> {
     let unavailable = testbed::real_node_unavailable().await;
     let options = Options::default().name("demo");
     let (nodes, options) = match unavailable {
-        None => ("a real node with containerd, kubelet and kube-proxy", options.real_node()),
+        None => {
+            let nodes = "a real node with containerd, kubelet and kube-proxy, three more without machines";
+            (nodes, options.real_node().nodes(3))
+        }
         Some(_) => ("three nodes without machines", options),
     };
     step(&format!("Starting Kubernetes: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, {nodes}"));
@@ -74,6 +78,7 @@ async fn show(keep: bool) -> Result<()> {
     let control_plane = ControlPlane::start(options).await?;
     let stage = Stage { cluster: control_plane.cluster(), has_real_node: unavailable.is_none() };
     done(&stage.kubernetes_version().await?);
+    stage.reserve_nodes().await?;
 
     step("Installing the chart: a ServiceAccount that may do what the features need, and nothing else");
     let webhook = Webhook::new(stage.has_real_node)?;
@@ -89,6 +94,8 @@ async fn show(keep: bool) -> Result<()> {
     stage.a_bare_claim_is_refused().await?;
     stage.who_accepts_the_risk_gets_the_claim().await?;
     stage.a_pod_gets_its_own().await?;
+    let _disks = stage.a_pod_follows_its_volume(&operator).await?;
+    stage.what_was_lost_is_recorded().await?;
     stage.the_rule_holds_without_the_operator(claimkeeper, webhook.values()).await?;
 
     if keep {
