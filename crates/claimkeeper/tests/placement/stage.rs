@@ -261,6 +261,7 @@ async fn install(cluster: &ControlPlane, placement: &Value) -> Result<(Service, 
     let values = json!({
         "features": ["placement"],
         "leaderElection": {"name": "shared"},
+        "placement": {"deletes": placement["nodeGone"] == "delete"},
         "webhook": {
             "url": format!("https://{HOST}:{}", service.address().port()),
             "enforcement": {"enabled": false},
