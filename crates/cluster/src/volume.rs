@@ -368,7 +368,7 @@ mod tests {
         let not = r#"{"key":"host","operator":"NotIn","values":["n"]}"#.to_owned();
         let named = r#"{"matchFields":[{"key":"metadata.name","operator":"In","values":["n"]}]}"#.to_owned();
         for (terms, pins) in [
-            (vec![expressions(&[one.clone()])], vec![("host", "n")]),
+            (vec![expressions(std::slice::from_ref(&one))], vec![("host", "n")]),
             (
                 vec![expressions(&[one.clone(), zone.clone()]), expressions(&[zone.clone(), one.clone()])],
                 vec![("host", "n"), ("zone", "a")],
