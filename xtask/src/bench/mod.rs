@@ -7,6 +7,7 @@ mod admission;
 mod chart;
 mod claims;
 mod ephemeral;
+mod local;
 mod memory;
 mod operator;
 mod original;
@@ -20,7 +21,7 @@ use anyhow::Result;
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Bench {
-    /// Resident memory with many pods in the cluster
+    /// Resident memory with many objects in the cluster
     Memory(memory::Arguments),
     /// Claims of ephemeral volumes: how fast, how soon, at what cost
     Ephemeral(ephemeral::Arguments),

@@ -178,7 +178,8 @@ fn pod(name: &str, scratch: Scratch) -> Value {
     })
 }
 
-fn status(phase: &str) -> Value {
+/// The status of a pod that has come so far.
+pub(crate) fn status(phase: &str) -> Value {
     let conditions = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
     let conditions: Vec<Value> = conditions
         .iter()

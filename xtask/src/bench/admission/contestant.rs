@@ -1,24 +1,22 @@
 //! The servers, and how each is started.
 
-use std::{
-    fs,
-    net::{Ipv4Addr, SocketAddr, TcpListener},
-    path::PathBuf,
-    time::Duration,
-};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::ValueEnum;
 use testbed::{Leash, eventually};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-    time::Instant,
-};
+use tokio::{net::TcpStream, time::Instant};
 
-use super::{load::Outcome, scene::Scene};
+use super::{
+    load::Outcome,
+    reviews::{Rules, Webhook},
+    scene::Scene,
+};
 use crate::{
-    bench::sample::{mebibytes, memory_of, processor_time_of_threads},
+    bench::{
+        local::{free_address, is_ready},
+        sample::{mebibytes, memory_of, processor_time_of_threads},
+    },
     build::{self, Profile},
 };
 
@@ -62,9 +60,23 @@ impl Contestant {
     pub(crate) fn is_ours(self) -> bool {
         matches!(self, Self::Claimkeeper | Self::Silent)
     }
+
+    /// Whether there is a difference to the others: about pods, events are told only if something is wrong.
+    pub(crate) fn answers(self, webhook: Webhook) -> bool {
+        self != Self::Silent || webhook == Webhook::Claims
+    }
+
+    fn rules(self) -> Rules {
+        match self {
+            Self::Claimkeeper | Self::Silent => Rules::Ours,
+            Self::Go => Rules::Originals,
+            Self::Floor => Rules::Any,
+        }
+    }
 }
 
 /// Where the programs are.
+#[derive(Clone)]
 pub(crate) struct Programs {
     operator: PathBuf,
     /// Floor and load generator are modes of the program that you run, compiled as the operator is.
@@ -83,8 +95,9 @@ impl Programs {
     }
 }
 
-fn build_webhook() -> Result<PathBuf> {
-    eprintln!("Building a webhook with controller-runtime …");
+/// Builds the webhooks in Go.
+pub(crate) fn build_webhook() -> Result<PathBuf> {
+    eprintln!("Building webhooks with controller-runtime …");
     build::go(SOURCES, PROGRAM)
 }
 
@@ -101,23 +114,18 @@ impl Scene {
         let log = self.audit()?;
         let (address, admin) = (free_address()?, free_address()?);
         let Programs { operator, xtask, webhook } = &self.programs;
-        let (certificates, port) = (self.certificates.display().to_string(), address.port().to_string());
+        let certificates = self.ground.certificates.display();
         let (program, arguments) = match contestant {
-            Contestant::Claimkeeper | Contestant::Silent => {
-                (operator, self.operator_arguments(contestant, address, admin)?)
-            }
-            Contestant::Go => {
-                // It watches claims, for which the chart grants no right to the operator.
-                let kubeconfig = self.control_plane.admin_kubeconfig().display().to_string();
-                (webhook, vec![kubeconfig, port, certificates])
-            }
+            Contestant::Claimkeeper => (operator, self.ground.operator(address, admin, "")?),
+            Contestant::Silent => (operator, self.ground.operator(address, admin, "enforcement: {events: none}\n")?),
+            Contestant::Go => (webhook, self.ground.go(address, &self.webhook.to_string())),
             Contestant::Floor => {
                 let at = [format!("--address={address}"), format!("--certificates={certificates}")];
                 (xtask, [vec!["bench".to_owned(), "admission-floor".to_owned()], at.to_vec()].concat())
             }
         };
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        let mut leash = Leash::start(self.control_plane.directory(), "contestant", program, &arguments).await?;
+        let mut leash = Leash::start(self.ground.control_plane.directory(), "contestant", program, &arguments).await?;
         let ready = eventually("the server to be ready", async || {
             if leash.has_ended()? {
                 return Ok(Err(anyhow!("{} ended by itself: {}", contestant.label(), leash.output())));
@@ -131,9 +139,12 @@ impl Scene {
         });
         ready.await??;
         if contestant.is_ours() {
-            eventually("the operator to lead and to look at the claims", async || {
-                let looked = log.clone().verb("list").resource("persistentvolumeclaims").requests()?;
-                ensure!(!looked.is_empty(), "it has not");
+            eventually("the operator to lead and to begin its work", async || {
+                let begun = match self.webhook {
+                    Webhook::Claims => log.clone().verb("list").resource("persistentvolumeclaims").requests()?,
+                    Webhook::Pods => log.clone().resource("leases").requests()?,
+                };
+                ensure!(begun.iter().any(|request| request.verb != "get"), "it has not");
                 Ok(())
             })
             .await?;
@@ -141,29 +152,6 @@ impl Scene {
         let running = Running { leash, contestant, address };
         running.calm().await?;
         Ok(running)
-    }
-
-    /// The operator out of the box but for its ports, its certificates, an end without delay and, if it is to write none, its
-    /// events.
-    fn operator_arguments(
-        &self,
-        contestant: Contestant,
-        address: SocketAddr,
-        admin: SocketAddr,
-    ) -> Result<Vec<String>> {
-        let events = if contestant == Contestant::Silent { "enforcement: {events: none}\n" } else { "" };
-        let config = self.control_plane.directory().join("enforcement.yaml");
-        let certificates = self.certificates.display();
-        fs::write(
-            &config,
-            format!(
-                "features: [enforcement]\nadmin: {{listen: '{admin}'}}\nlog: {{format: json}}\n\
-                 webhook: {{listen: '{address}', drainDelay: 0s, certificates: {{mode: files, directory: '{certificates}'}}}}\n\
-                 {events}"
-            ),
-        )?;
-        let (config, kubeconfig) = (config.display().to_string(), self.kubeconfig.display().to_string());
-        Ok(["run", "--config", &config, "--kubeconfig", &kubeconfig].map(str::to_owned).to_vec())
     }
 }
 
@@ -174,10 +162,9 @@ impl Running {
         let mut generator = tokio::process::Command::new(&scene.programs.xtask);
         generator.args(["bench", "admission-load", load]).kill_on_drop(true);
         generator.arg(format!("--address={}", self.address)).arg(format!("--pid={pid}"));
-        generator.arg(format!("--authority={}", scene.authority.display())).arg(format!("--seconds={seconds}"));
-        if self.contestant == Contestant::Floor {
-            generator.arg("--any-answer");
-        }
+        generator.arg(format!("--authority={}", scene.ground.authority.display())).arg(format!("--seconds={seconds}"));
+        generator.arg(format!("--webhook={}", scene.webhook)).arg(format!("--claims={}", scene.claims));
+        generator.arg(format!("--rules={}", self.contestant.rules()));
         let output = generator.output().await.context("cannot run the load generator")?;
         if !output.status.success() {
             bail!("{}: {}", self.contestant.label(), String::from_utf8_lossy(&output.stderr).trim());
@@ -216,18 +203,4 @@ impl Running {
     fn pid(&self) -> Result<u32> {
         Ok(u32::try_from(self.leash.pid())?)
     }
-}
-
-async fn is_ready(admin: SocketAddr) -> Result<()> {
-    let mut stream = TcpStream::connect(admin).await?;
-    stream.write_all(b"GET /readyz HTTP/1.0\r\n\r\n").await?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await?;
-    ensure!(answer.split_whitespace().nth(1) == Some("200"), "it answers {answer}");
-    Ok(())
-}
-
-/// An address where nobody listens.
-fn free_address() -> Result<SocketAddr> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }

@@ -1,7 +1,7 @@
-//! Admission requests: the operator beside a webhook made with controller-runtime, which does what the original's does, and beside
-//! a server with the same TLS and HTTP that does nothing.
+//! Admission requests about claims and about pods: the operator beside webhooks made with controller-runtime, which do what the
+//! original's do, and beside a server with the same TLS and HTTP that does nothing.
 //!
-//! All answer the same prepared reviews over TLS, one after the other in every round, and every verdict is checked. The servers
+//! All answer the same prepared reviews over TLS, one after the other in every round, and every answer is checked. The servers
 //! are asked directly: an API server in front would use more of the two cores than they do.
 
 pub(crate) mod floor;
@@ -20,12 +20,18 @@ use clap::ValueEnum;
 use self::{
     contestant::{Contestant, Programs},
     load::Outcome,
+    reviews::{LEAST_CLAIMS, Webhook},
     scene::Scene,
 };
 use super::sample::Samples;
 
+pub(crate) use self::contestant::build_webhook;
+
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
+    /// What is asked about, one after the other
+    #[arg(long, value_delimiter = ',', default_values_t = Webhook::value_variants().to_vec())]
+    webhook: Vec<Webhook>,
     /// How many claims there are, in growing order
     #[arg(long, value_delimiter = ',', default_values_t = [1_000, 10_000])]
     claims: Vec<usize>,
@@ -92,30 +98,45 @@ struct Results {
     calls: BTreeMap<(Contestant, String), usize>,
 }
 
-pub(crate) async fn run(Arguments { claims, rounds, seconds, only }: Arguments) -> Result<()> {
+pub(crate) async fn run(arguments: Arguments) -> Result<()> {
+    let Arguments { webhook, claims, rounds, seconds, only } = &arguments;
     ensure!(claims.is_sorted() && !claims.is_empty(), "--claims must be numbers that grow");
-    ensure!(rounds > 0 && seconds > 0 && !only.is_empty(), "there must be something to measure");
-    let mut scene = Scene::open(Programs::build().await?).await?;
-    let mut results = Results::default();
-    for wanted in &claims {
-        scene.fill(*wanted).await?;
-        for round in 0..rounds {
-            // Each is the first once, should that make a difference.
-            for turn in 0..only.len() {
-                let contestant = only[(round + turn) % only.len()];
-                eprintln!("{wanted} claims, round {} of {rounds}: {}", round + 1, contestant.label());
-                results.measure(&scene, contestant, *wanted, seconds).await?;
+    ensure!(*rounds > 0 && *seconds > 0 && !only.is_empty(), "there must be something to measure");
+    let too_few = webhook.contains(&Webhook::Pods) && claims.iter().any(|claims| *claims < LEAST_CLAIMS);
+    ensure!(!too_few, "pods are asked about with --claims of at least {LEAST_CLAIMS}");
+    let programs = Programs::build().await?;
+    for webhook in webhook {
+        arguments.measure(Scene::open(programs.clone(), *webhook).await?).await?;
+    }
+    Ok(())
+}
+
+impl Arguments {
+    async fn measure(&self, mut scene: Scene) -> Result<()> {
+        let Self { claims, rounds, seconds, .. } = self;
+        let webhook = scene.webhook;
+        let only: Vec<Contestant> = self.only.iter().copied().filter(|who| who.answers(webhook)).collect();
+        let mut results = Results::default();
+        for wanted in claims {
+            scene.fill(*wanted).await?;
+            for round in 0..*rounds {
+                // Each is the first once, should that make a difference.
+                for turn in 0..only.len() {
+                    let contestant = only[(round + turn) % only.len()];
+                    eprintln!("{webhook}, {wanted} claims, round {} of {rounds}: {}", round + 1, contestant.label());
+                    results.measure(&scene, contestant, *wanted, *seconds).await?;
+                }
             }
         }
+        let list = |items: Vec<String>| items.join(",");
+        let (sizes, names) = (claims.iter().map(usize::to_string), only.iter().map(ToString::to_string));
+        let command = format!(
+            "cargo xtask bench admission --webhook {webhook} --only {} --claims {} --rounds {rounds} --seconds {seconds}",
+            list(names.collect()),
+            list(sizes.collect())
+        );
+        table::publish(&results, webhook, command)
     }
-    let list = |items: Vec<String>| items.join(",");
-    let (sizes, names) = (claims.iter().map(usize::to_string), only.iter().map(ToString::to_string));
-    let command = format!(
-        "cargo xtask bench admission --only {} --claims {} --rounds {rounds} --seconds {seconds}",
-        list(names.collect()),
-        list(sizes.collect())
-    );
-    table::publish(&results, command)
 }
 
 impl Results {

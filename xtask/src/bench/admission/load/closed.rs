@@ -21,7 +21,7 @@ use tokio::{
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-use super::{Outcome, PATH, Target, http1, nanoseconds};
+use super::{Outcome, Target, http1, nanoseconds};
 use crate::bench::admission::reviews::Review;
 
 /// How the server is asked.
@@ -152,7 +152,7 @@ async fn ask_on_streams(shared: &Rc<Shared>, count: usize) -> Result<()> {
 }
 
 fn request(review: &Review) -> Result<Request<Full<Bytes>>> {
-    let request = Request::post(format!("https://127.0.0.1{PATH}?timeout=10s"))
+    let request = Request::post(format!("https://127.0.0.1{}?timeout=10s", review.path))
         .header(header::USER_AGENT, http1::USER_AGENT)
         .header(header::ACCEPT, http1::ACCEPT)
         .header(header::CONTENT_TYPE, "application/json");

@@ -20,13 +20,10 @@ use tokio_rustls::rustls::{
 };
 
 use self::closed::Way;
-use super::reviews::{self, Review};
+use super::reviews::{self, Review, Rules, Webhook};
 use crate::bench::sample::{processor_time_of, processor_time_of_threads};
 
 pub(crate) use self::open::CONNECTIONS as OPEN_CONNECTIONS;
-
-/// Where the webhook answers, as the original's.
-pub(crate) const PATH: &str = "/validate-pvc";
 
 /// How long a server is asked before its answers count.
 const WARM_UP: Duration = Duration::from_millis(500);
@@ -45,9 +42,15 @@ pub(crate) struct Arguments {
     /// For how long
     #[arg(long)]
     seconds: u64,
-    /// Take any answer
+    /// What it is asked about
     #[arg(long)]
-    any_answer: bool,
+    webhook: Webhook,
+    /// How many claims there are in the cluster
+    #[arg(long)]
+    claims: usize,
+    /// By whose rules its answers are right
+    #[arg(long)]
+    rules: Rules,
     #[command(flatten)]
     load: LoadArguments,
 }
@@ -82,17 +85,18 @@ pub(crate) struct Outcome {
 
 /// Prints what was measured, as JSON.
 pub(crate) async fn run(arguments: Arguments) -> Result<()> {
-    let Arguments { address, authority, pid, seconds, any_answer, load } = arguments;
+    let Arguments { address, authority, pid, seconds, webhook, claims, rules, load } = arguments;
     let target = Target {
         address,
         authority: CertificateDer::from_pem_slice(&fs::read(&authority)?).context("the authority is no certificate")?,
         pid,
         warm_up: WARM_UP,
         duration: Duration::from_secs(seconds),
-        any_answer,
+        rules,
     };
     let outcome = tokio::task::spawn_blocking(move || {
-        let reviews = reviews::all()?;
+        let reviews = reviews::all(webhook, rules, claims)?;
+        target.ask_each_once(&reviews)?;
         match load {
             LoadArguments { connections: Some(count), .. } => closed::run(target, reviews, Way::Connections(count)),
             LoadArguments { streams: Some(count), .. } => closed::run(target, reviews, Way::Streams(count)),
@@ -110,7 +114,7 @@ struct Target {
     pid: u32,
     warm_up: Duration,
     duration: Duration,
-    any_answer: bool,
+    rules: Rules,
 }
 
 impl Target {
@@ -129,10 +133,16 @@ impl Target {
     /// Whether an answer is there; a wrong one is an error.
     fn is_answer(&self, answer: Option<http1::Answer<'_>>, review: &Review) -> Result<bool> {
         let Some(answer) = answer else { return Ok(false) };
-        if !self.any_answer {
-            answer.check(review)?;
+        if self.rules != Rules::Any {
+            review.check(answer.body)?;
         }
         Ok(true)
+    }
+
+    /// The first answer to each question takes us long to read, which must not count as the server's time.
+    fn ask_each_once(&self, reviews: &[Review]) -> Result<()> {
+        let (mut connection, mut read) = (open::connect(self)?, Vec::new());
+        reviews.iter().try_for_each(|review| open::exchange(self, &mut connection, review, &mut read))
     }
 
     /// The processor time that the server and we have used by now.

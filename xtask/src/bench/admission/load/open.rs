@@ -37,7 +37,7 @@ struct Pace {
     closes: Instant,
 }
 
-type Connection = StreamOwned<ClientConnection, TcpStream>;
+pub(super) type Connection = StreamOwned<ClientConnection, TcpStream>;
 
 pub(super) fn run(target: Target, reviews: Vec<Review>, rate: u32) -> Result<Outcome> {
     let (target, reviews) = (Arc::new(target), Arc::new(reviews));
@@ -79,7 +79,7 @@ fn ask(target: &Target, reviews: &[Review], first: usize, pace: &Pace) -> Result
     Ok(latencies)
 }
 
-fn connect(target: &Target) -> Result<Connection> {
+pub(super) fn connect(target: &Target) -> Result<Connection> {
     let stream = TcpStream::connect(target.address)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -87,7 +87,12 @@ fn connect(target: &Target) -> Result<Connection> {
     Ok(StreamOwned::new(connection, stream))
 }
 
-fn exchange(target: &Target, connection: &mut Connection, review: &Review, read: &mut Vec<u8>) -> Result<()> {
+pub(super) fn exchange(
+    target: &Target,
+    connection: &mut Connection,
+    review: &Review,
+    read: &mut Vec<u8>,
+) -> Result<()> {
     connection.write_all(&http1::request(review))?;
     connection.flush()?;
     read.clear();

@@ -1,34 +1,18 @@
-//! Resident memory of the operator beside kube-controller-manager, of which only the ephemeral controller runs.
+//! The operator beside kube-controller-manager, of which only the ephemeral controller runs.
 
-use std::{path::Path, time::Duration};
+use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use kube::Client;
-use testbed::{Component, ControlPlane, Leash, Options, within};
+use testbed::{Component, ControlPlane, Leash, Options};
 
-use super::{
-    claims, operator, pods,
-    report::Section,
-    sample::{Samples, mebibytes, memory_of},
+use super::{Arguments, Measured, settled};
+use crate::{
+    bench::{claims, operator, pods, report::Section},
+    build::{self, Profile},
 };
-use crate::build::{self, Profile};
 
-#[derive(clap::Args)]
-pub(crate) struct Arguments {
-    /// How many pods
-    #[arg(long, default_value_t = 50_000)]
-    pods: usize,
-    /// How often each program is started and measured
-    #[arg(long, default_value_t = 3)]
-    rounds: usize,
-}
-
-/// A program has settled when its memory has not moved by more than 2 % for this long; both give memory back after a burst,
-/// the one after seconds, the other within two minutes.
-const SETTLED: Duration = Duration::from_secs(30);
-const SETTLE_DEADLINE: Duration = Duration::from_mins(4);
-
-pub(crate) async fn run(arguments: Arguments) -> Result<()> {
+pub(super) async fn run(arguments: &Arguments) -> Result<()> {
     let operator = tokio::task::spawn_blocking(|| build::claimkeeper(Profile::Release)).await??;
     let mut rows =
         vec![["cluster", "claimkeeper", "kube-controller-manager", "ratio", "peaks"].map(str::to_owned).to_vec()];
@@ -47,7 +31,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<()> {
     }
     Section {
         title: "Memory",
-        command: format!("cargo xtask bench memory --pods {} --rounds {}", arguments.pods, arguments.rounds),
+        command: format!("cargo xtask bench memory --only ephemeral --pods {} --rounds {}", arguments.pods, arguments.rounds),
         circumstances: format!(
             "Resident memory in MiB, after each program was started anew and had settled. kube-controller-manager \
              v1.37.1 runs with\n`--controllers=ephemeral-volume-controller` and nothing else; the pods are {pod_size} bytes of JSON \
@@ -64,23 +48,6 @@ struct Scene {
     client: Client,
     operator: std::path::PathBuf,
     arguments: Vec<String>,
-}
-
-#[derive(Default)]
-struct Measured {
-    label: String,
-    ours: Samples,
-    theirs: Samples,
-    our_peak: Samples,
-    their_peak: Samples,
-}
-
-impl Measured {
-    fn row(&self) -> Vec<String> {
-        let ratio = format!("1 : {:.1}", self.theirs.median() / self.ours.median());
-        let peaks = format!("{:.0} / {:.0}", self.our_peak.median(), self.their_peak.median());
-        vec![self.label.clone(), self.ours.to_string(), self.theirs.to_string(), ratio, peaks]
-    }
 }
 
 impl Scene {
@@ -119,28 +86,8 @@ impl Scene {
             let our_pid = u32::try_from(leash.pid())?;
             let (ours, theirs) =
                 tokio::try_join!(settled("claimkeeper", our_pid), settled("kube-controller-manager", theirs))?;
-            eprintln!("  {:.1} MiB and {:.1} MiB", mebibytes(ours.resident), mebibytes(theirs.resident));
-            measured.ours.add(mebibytes(ours.resident));
-            measured.our_peak.add(mebibytes(ours.peak));
-            measured.theirs.add(mebibytes(theirs.resident));
-            measured.their_peak.add(mebibytes(theirs.peak));
+            measured.add(ours, theirs);
         }
         Ok(measured)
     }
-}
-
-/// Waits until a program has read what there is and has given back what it does not need.
-async fn settled(name: &str, pid: u32) -> Result<super::sample::Memory> {
-    let mut still_since = tokio::time::Instant::now();
-    let mut reference = memory_of(pid)?.resident;
-    within(SETTLE_DEADLINE, &format!("the memory of {name} to settle"), async || {
-        let memory = memory_of(pid)?;
-        if memory.resident.abs_diff(reference) > reference / 50 {
-            reference = memory.resident;
-            still_since = tokio::time::Instant::now();
-        }
-        ensure!(still_since.elapsed() > SETTLED, "{} MiB and moving", mebibytes(memory.resident));
-        Ok(memory)
-    })
-    .await
 }
