@@ -6,7 +6,7 @@ use super::{
     Load, Measured, Results,
     contestant::Contestant,
     load::OPEN_CONNECTIONS,
-    reviews::{NODES, Webhook},
+    reviews::{self, NODES, Webhook},
 };
 use crate::bench::{
     chart::{Bar, Chart},
@@ -73,16 +73,21 @@ pub(super) fn publish(results: &Results, webhook: Webhook, command: String) -> R
     Section {
         title: told.title,
         command,
-        circumstances: format!("{}\n\n{}\n\n{}", circumstances(&told), results.told_calls(), goals.join("\n")),
+        circumstances: format!(
+            "{}\n\n{}\n\n{}",
+            circumstances(&told, reviews::mean_size(webhook)?),
+            results.told_calls(),
+            goals.join("\n")
+        ),
         rows: results.rows(),
     }
     .publish()
 }
 
-fn circumstances(Told { chart, asked, contestants, .. }: &Told) -> String {
+fn circumstances(Told { chart, asked, contestants, .. }: &Told, size: usize) -> String {
     format!(
         "![Requests per second of processor time]({chart})\n\n\
-         {asked} The load generator is a process of its own with one thread; server, generator, API server and etcd \
+         {asked} A review has {size} bytes.\nThe load generator is a process of its own with one thread; server, generator, API server and etcd \
          share\nthe cores of one machine. \"CPU\" is the server's processor time, user and system; \"MiB\" is what it has in memory after the \
          load.\n\n\
          Connections are of HTTP/1.1 with keep-alive and ask again as soon as they have their answer, as do the streams of one HTTP/2 \

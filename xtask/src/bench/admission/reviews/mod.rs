@@ -93,6 +93,12 @@ pub(crate) fn all(webhook: Webhook, rules: Rules, claims: usize) -> Result<Vec<R
     (0..COUNT).map(one).collect()
 }
 
+/// How many bytes a review has in the mean.
+pub(crate) fn mean_size(webhook: Webhook) -> Result<usize> {
+    let reviews = all(webhook, Rules::Any, LEAST_CLAIMS)?;
+    Ok(reviews.iter().map(|review| review.body.len()).sum::<usize>() / COUNT)
+}
+
 /// The creation of an object of a kind, and who wants it.
 struct Asked {
     webhook: Webhook,
