@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use self::{
     answer::{Reply, answer},
-    patch::{Additions, Place, patch},
+    patch::{Additions, Place, lift, patch},
     pod::AskedPod,
     review::{Answer, Operation, Request},
     webhook::{Answering, Webhook},
@@ -21,10 +21,10 @@ use self::{
 // The files that lie between the bytes: all that stands around them, TLS above all, would only have to be instrumented too.
 #[path = "../../crates/platform/src/admission/answer.rs"]
 mod answer;
-#[path = "../../crates/placement/src/steer/patch.rs"]
+#[path = "../../crates/placement/src/patch.rs"]
 mod patch;
 #[allow(dead_code)] // what only the rules ask for
-#[path = "../../crates/placement/src/steer/pod.rs"]
+#[path = "../../crates/placement/src/pod.rs"]
 mod pod;
 #[path = "../../crates/platform/src/admission/review.rs"]
 mod review;
@@ -94,6 +94,8 @@ impl Webhook for Parrot {
     }
 }
 
+const GATE: &str = "claimkeeper.dev/home-node";
+
 /// Adds to each pod all that can be added.
 struct Pilot;
 
@@ -101,7 +103,7 @@ impl Pilot {
     fn patch(json: &str) -> serde_json::Result<Option<Vec<u8>>> {
         let home = || Place::Hostname("node-a".into());
         let required = vec![home(), Place::Name("node-b".into()), Place::Labelled("example.dev/disk".into())];
-        let additions = Additions { required, preferred: vec![(100, home())], gate: Some("claimkeeper.dev/home-node") };
+        let additions = Additions { required, preferred: vec![(100, home())], gate: Some(GATE) };
         Ok(patch(&AskedPod::read(json)?, &additions))
     }
 }
@@ -134,8 +136,21 @@ fn can_be_applied_once(mut pod: Value, patch: &[u8]) {
     }
     let operations: json_patch::Patch = serde_json::from_slice(patch).expect("a JSON patch");
     json_patch::patch(&mut pod, &operations).unwrap_or_else(|error| panic!("{error}: {pod}"));
-    let again = Pilot::patch(&pod.to_string()).expect("a pod");
+    let json = pod.to_string();
+    let again = Pilot::patch(&json).expect("a pod");
     assert_eq!(again.map(|patch| String::from_utf8_lossy(&patch).into_owned()), None, "{pod}");
+    can_be_let_go(pod, &AskedPod::read(&json).expect("a pod"));
+}
+
+/// One of its gates less, whatever else there is.
+fn can_be_let_go(mut pod: Value, read: &AskedPod<'_>) {
+    // What does not exist yet waits for nothing.
+    let Some(patch) = lift(read, &Additions::default(), GATE) else { return };
+    let gates = |pod: &Value| pod["spec"]["schedulingGates"].as_array().map(Vec::len);
+    let before = gates(&pod);
+    let operations: json_patch::Patch = serde_json::from_slice(&patch).expect("a JSON patch");
+    json_patch::patch(&mut pod, &operations).unwrap_or_else(|error| panic!("{error}: {pod}"));
+    assert_eq!(gates(&pod).map(|gates| gates + 1), before, "{pod}");
 }
 
 fuzz_target!(|bytes: &[u8]| -> Corpus {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use cluster::ObjectKey;
+use http::header;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{
     Resource,
@@ -30,6 +31,18 @@ impl Context {
         let path = K::url_path(&(), Some(key.namespace()).filter(|namespace| !namespace.is_empty()));
         let request = Request::new(path).patch(key.name(), &PatchParams::default(), &Patch::Merge(change));
         client::send_unread(&self.client, request.map_err(kube::Error::BuildRequest)?).await
+    }
+
+    /// Changes an object by a JSON patch, which says so too.
+    pub(crate) async fn apply<K: Resource<DynamicType = ()>>(
+        &self,
+        key: &ObjectKey,
+        patch: Vec<u8>,
+    ) -> kube::Result<()> {
+        let objects = K::url_path(&(), Some(key.namespace()).filter(|namespace| !namespace.is_empty()));
+        let request = http::Request::patch(format!("{objects}/{}", key.name()));
+        let request = request.header(header::CONTENT_TYPE, "application/json-patch+json").body(patch);
+        client::send_unread(&self.client, request.map_err(kube::Error::HttpError)?).await
     }
 
     pub(crate) fn tell(

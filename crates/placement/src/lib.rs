@@ -20,6 +20,8 @@ pub mod followed;
 pub mod gate;
 pub mod gone;
 pub mod home;
+pub mod patch;
+pub mod pod;
 pub mod settings;
 pub mod steer;
 pub mod terms;

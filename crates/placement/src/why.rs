@@ -7,11 +7,11 @@ use kube::{Api, Client};
 
 use crate::{
     Caches, INDEXES_OF_NODES, Settings,
+    pod::AskedPod,
     steer::{
         Reader,
         decision::{STEER_POD, Verdict},
         observation::Outcome,
-        pod::AskedPod,
     },
 };
 

@@ -9,19 +9,14 @@ use platform::{
     events::EventKind,
     queue::{self, Outcome, Queue},
 };
-use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    decision::{self, GATE, Terms},
-    live::{self, LivePod},
+    decision::{self, GATE},
+    live,
     stranded::{self, STRANDED},
 };
-use crate::{
-    Context,
-    act::{Told, preconditioned},
-    followed, terms,
-};
+use crate::{Context, act::Told, followed, patch};
 
 /// The part of the feature that lets pods go.
 pub struct Gate {
@@ -78,8 +73,12 @@ impl Gate {
         counts.count(&decision, decision.action.name());
         let Decision { action, reason, message } = decision;
         match (action, live) {
-            (decision::Action::Lift(terms), Some(live)) => {
-                self.context.patch::<FullPod>(&pod.key, lifted(&live, &terms)).await?;
+            (decision::Action::Lift(additions), Some(live)) => {
+                // Kubernetes takes affinity only as long as there is a gate, so what is added comes with its end.
+                let Some(patch) = patch::lift(&live.asked()?, &additions, HOME_NODE_GATE) else {
+                    return Ok(Outcome::Done);
+                };
+                self.context.apply::<FullPod>(&pod.key, patch).await?;
                 tracing::info!(feature = "placement", pod = %pod.key, reason, "{message}");
                 let trouble = matches!(reason, "HomeNodeGivenUp" | "HomesContradict");
                 let kind = if trouble { EventKind::Warning } else { EventKind::Normal };
@@ -127,24 +126,4 @@ impl Gate {
         }
         Ok(Outcome::Done)
     }
-}
-
-/// The terms in, the gate off: Kubernetes takes both only together.
-fn lifted(pod: &LivePod, terms: &Terms) -> Value {
-    let spec = &pod.whole["spec"];
-    let gates = spec["schedulingGates"].as_array().into_iter().flatten();
-    let others: Vec<&Value> = gates.filter(|gate| gate["name"] != HOME_NODE_GATE).collect();
-    let mut change = json!({"schedulingGates": others});
-    let mut affinity = spec["affinity"].clone();
-    for requirement in &terms.required {
-        terms::require(&mut affinity, requirement);
-    }
-    for (requirement, weight) in &terms.preferred {
-        terms::prefer(&mut affinity, requirement, *weight);
-    }
-    if affinity != spec["affinity"] {
-        change["affinity"] = affinity;
-    }
-    let version = pod.whole["metadata"]["resourceVersion"].as_str();
-    preconditioned(&pod.slim.uid, version, json!({"spec": change}))
 }

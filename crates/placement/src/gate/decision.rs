@@ -13,16 +13,10 @@
 //! A home that is there is required as long as its own volume must not be left, also if another one was given up: its data is
 //! not lost, and must not be lost for company.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use cluster::decision::{Chain, Check, Decision};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-use crate::{
-    followed::Followed,
-    home::FailoverMode,
-    terms::{Requirement, weight},
-};
+use crate::{followed::Followed, home::FailoverMode, patch::Additions};
 
 /// All that the rules look at.
 #[derive(Debug, Clone)]
@@ -48,17 +42,8 @@ pub enum Action {
     Wait(Option<Timestamp>),
     /// Read live what the rules need, and decide again.
     Look,
-    /// Let it go, with these terms.
-    Lift(Terms),
-}
-
-/// What a pod gets to find its home nodes.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Terms {
-    /// Each of these must be met.
-    pub required: BTreeSet<Requirement>,
-    /// These are preferred, each with its weight.
-    pub preferred: BTreeMap<Requirement, usize>,
+    /// Let it go, with what brings it to its home nodes.
+    Lift(Additions),
 }
 
 impl Action {
@@ -87,7 +72,7 @@ pub const GATE: Chain<Observation, Action> = Chain {
     otherwise: |seen| {
         let homes = told(seen.kept().filter(|volume| !volume.is_missed()));
         let message = format!("{homes}: the pod may run there, and only there");
-        Decision::new(Action::Lift(seen.terms()), "HomeNodeBack", message)
+        Decision::new(Action::Lift(seen.additions()), "HomeNodeBack", message)
     },
 };
 
@@ -106,16 +91,8 @@ impl Observation {
         self.end(volume).is_some_and(|end| end <= self.now)
     }
 
-    fn terms(&self) -> Terms {
-        let home = |volume: &Followed| volume.node.as_deref().map(Requirement::of);
-        let mut counts = BTreeMap::<Requirement, usize>::new();
-        let free = self.volumes.iter().filter(|volume| volume.mode == FailoverMode::Availability);
-        free.filter_map(home).for_each(|home| *counts.entry(home).or_default() += 1);
-        let most = counts.values().copied().max().unwrap_or_default();
-        Terms {
-            required: self.kept().filter_map(home).collect(),
-            preferred: counts.into_iter().map(|(home, volumes)| (home, weight(volumes, most))).collect(),
-        }
+    fn additions(&self) -> Additions {
+        Additions::towards(self.volumes.iter().filter_map(|volume| Some((volume.node.as_deref()?, volume.mode))))
     }
 }
 
@@ -155,25 +132,25 @@ fn given_up(seen: &Observation) -> Option<Decision<Action>> {
          the volume will be empty",
         told(missed)
     );
-    Some(Decision::new(Action::Lift(seen.terms()), "HomeNodeGivenUp", message))
+    Some(Decision::new(Action::Lift(seen.additions()), "HomeNodeGivenUp", message))
 }
 
 fn contradict(seen: &Observation) -> Option<Decision<Action>> {
-    let terms = seen.terms();
-    (terms.required.len() > 1).then(|| {
+    let additions = seen.additions();
+    (additions.required.len() > 1).then(|| {
         let message = format!(
             "{}: no node has all of them, so the pod cannot run; let it use volumes of one node, or give up those that may be \
              empty by claimkeeper.dev/failover-mode: availability",
             told(seen.kept())
         );
-        Decision::new(Action::Lift(terms), "HomesContradict", message)
+        Decision::new(Action::Lift(additions), "HomesContradict", message)
     })
 }
 
 fn nothing_to_wait_for(seen: &Observation) -> Option<Decision<Action>> {
     seen.kept().next().is_none().then(|| {
         let message = "the pod has no volume any more that must not be left behind: it need not wait";
-        Decision::new(Action::Lift(seen.terms()), "NothingToWaitFor", message)
+        Decision::new(Action::Lift(seen.additions()), "NothingToWaitFor", message)
     })
 }
 
@@ -202,7 +179,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::home::Home;
+    use crate::{home::Home, patch::Place};
 
     fn node(name: &str) -> Arc<Node> {
         let labels = json!({"kubernetes.io/hostname": format!("host-{name}")});
@@ -238,11 +215,12 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn lift(required: &[&str], preferred: &[(&str, usize)]) -> Action {
-        let hostname = |name: &str| Requirement::Hostname(format!("host-{name}").into());
-        Action::Lift(Terms {
+    fn lift(required: &[&str], preferred: &[(&str, u8)]) -> Action {
+        let hostname = |name: &str| Place::Hostname(format!("host-{name}").into());
+        Action::Lift(Additions {
             required: required.iter().map(|name| hostname(name)).collect(),
-            preferred: preferred.iter().map(|(name, weight)| (hostname(name), *weight)).collect(),
+            preferred: preferred.iter().map(|(name, weight)| (*weight, hostname(name))).collect(),
+            gate: None,
         })
     }
 
@@ -269,7 +247,7 @@ mod tests {
             (vec![], lift(&[], &[]), "NothingToWaitFor"),
             (
                 vec![kept("a", true, None), free("b", true), free("c", true), free("c", true)],
-                lift(&["a"], &[("b", 50), ("c", 100)]),
+                lift(&["a"], &[("c", 100), ("b", 50)]),
                 "HomeNodeBack",
             ),
         ] {

@@ -1,34 +1,39 @@
 //! What is read live, right before a pod is let go or told about: caches lie.
 
-use cluster::{ObjectKey, Pod, node::HOSTNAME, store::Slim};
+use cluster::{ObjectKey, Pod, store::Slim};
 use k8s_openapi::{api::core::v1::Pod as FullPod, jiff::Timestamp};
 use kube::{Client, Resource, api::GetParams, core::Request};
-use serde_json::Value;
 
 use super::{controller::is_unscheduled, decision, stranded};
 use crate::{
     followed::{self, Followed, node},
-    home::Home,
+    pod::AskedPod,
     settings::Settings,
-    terms::{self, Requirement},
+    terms,
 };
 
 /// A pod as the server has it: what decisions read, and all of it.
 pub(super) struct LivePod {
     pub(super) slim: Pod,
-    pub(super) whole: Value,
+    whole: String,
+}
+
+impl LivePod {
+    /// What is read of it to change it.
+    pub(super) fn asked(&self) -> kube::Result<AskedPod<'_>> {
+        AskedPod::read(&self.whole).map_err(kube::Error::SerdeError)
+    }
 }
 
 /// The pod under this key, if there is one.
 pub(super) async fn read(client: &Client, key: &ObjectKey) -> kube::Result<Option<LivePod>> {
     let path = FullPod::url_path(&(), Some(key.namespace()));
     let request = Request::new(path).get(key.name(), &GetParams::default()).map_err(kube::Error::BuildRequest)?;
-    let text = match client.request_text(request).await {
+    let whole = match client.request_text(request).await {
         Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(None),
         text => text?,
     };
-    let slim = serde_json::from_str(&text).map_err(kube::Error::SerdeError)?;
-    let whole = serde_json::from_str(&text).map_err(kube::Error::SerdeError)?;
+    let slim = serde_json::from_str(&whole).map_err(kube::Error::SerdeError)?;
     Ok(Pod::from_wire(slim).map(|slim| LivePod { slim, whole }))
 }
 
@@ -55,34 +60,27 @@ pub(super) async fn look(
     pod: &LivePod,
 ) -> kube::Result<(Vec<Followed>, Option<stranded::Live>)> {
     let volumes = followed::live(client, settings, &pod.slim).await?;
-    let owners = pod.whole["metadata"]["ownerReferences"].as_array();
+    let asked = pod.asked()?;
     let live = stranded::Live {
         is_gated: pod.slim.waits_for_home,
-        is_tied: insists_on_gone(client, &pod.whole["spec"]["affinity"]).await?,
-        has_controller: owners.into_iter().flatten().any(|owner| owner["controller"] == true),
+        is_tied: insists_on_gone(client, &asked).await?,
+        has_controller: asked.has_controller(),
     };
     Ok((volumes, Some(live)))
 }
 
 /// Whether each term insists on a node that is gone. What the hostname of that node was nobody knows any more, so it is the
 /// other way round: no node that is there meets it.
-async fn insists_on_gone(client: &Client, affinity: &Value) -> kube::Result<bool> {
-    let terms = terms::required(affinity);
+async fn insists_on_gone(client: &Client, pod: &AskedPod<'_>) -> kube::Result<bool> {
+    let terms = terms::required(pod);
     for term in &terms {
         let mut gone = false;
-        for requirement in term {
-            gone = gone || node(client, &home(requirement)).await?.is_none();
+        for home in term {
+            gone = gone || node(client, home).await?.is_none();
         }
         if !gone {
             return Ok(false);
         }
     }
     Ok(!terms.is_empty())
-}
-
-fn home(requirement: &Requirement) -> Home {
-    match requirement {
-        Requirement::Hostname(hostname) => Home::Label(HOSTNAME.into(), hostname.clone()),
-        Requirement::Name(name) => Home::Name(name.clone()),
-    }
 }

@@ -18,22 +18,18 @@
 //! `placement.onError` says otherwise and one of the others may be one that must not be left. Volumes that must not be left
 //! ([`FailoverMode::Durability`]) require their node, all others prefer theirs.
 
-use std::{collections::BTreeMap, fmt::Write};
+use std::fmt::Write;
 
 use cluster::{
-    Node,
     decision::{Chain, Check, Decision},
     pod::HOME_NODE_GATE,
 };
 
 use crate::{
     home::FailoverMode,
+    patch::{Additions, Place},
     settings::OnError,
-    steer::{
-        observation::{Asked, Observation, Outcome, SeenVolume, Traits},
-        patch::{Additions, Place},
-    },
-    terms::weight,
+    steer::observation::{Asked, Observation, Outcome, SeenVolume, Traits},
 };
 
 /// How many volumes are told about in one sentence.
@@ -203,38 +199,13 @@ fn errored(seen: &Observation, reason: &'static str, message: String, may_be_dur
 
 /// What is added to the pod: the same, in whatever order its volumes are.
 fn additions(seen: &Observation) -> Additions {
-    let mut required: Vec<Place> = outcomes(seen)
-        .filter_map(|outcome| match outcome {
-            Outcome::AtHome { node, mode: FailoverMode::Durability, .. } => Some(place(node)),
-            _ => None,
-        })
-        .collect();
-    required.sort();
-    required.dedup();
-    let mut preferred: BTreeMap<Place, usize> = BTreeMap::new();
-    for outcome in outcomes(seen) {
-        if let Outcome::AtHome { node, mode: FailoverMode::Availability, .. } = outcome {
-            *preferred.entry(place(node)).or_default() += 1;
-        }
-    }
-    preferred.retain(|place, _| !required.contains(place));
-    required.extend(seen.driver_labels.iter().cloned().map(Place::Labelled));
-    let gate = outcomes(seen).any(is_waited_for).then_some(HOME_NODE_GATE);
-    Additions { required, preferred: weighed(preferred), gate }
-}
-
-/// Where most volumes are counts most, and the others in proportion.
-fn weighed(places: BTreeMap<Place, usize>) -> Vec<(u8, Place)> {
-    let most = places.values().copied().max().unwrap_or(1);
-    let weight = |volumes: usize| u8::try_from(weight(volumes, most)).unwrap_or(u8::MAX);
-    let mut weighed: Vec<_> = places.into_iter().map(|(place, volumes)| (weight(volumes), place)).collect();
-    weighed.sort_by_key(|(weight, _)| std::cmp::Reverse(*weight));
-    weighed
-}
-
-/// The label need not be the node's name, and some nodes have none.
-fn place(node: &Node) -> Place {
-    node.hostname().map_or_else(|| Place::Name(node.key.name().into()), |hostname| Place::Hostname(hostname.into()))
+    let mut additions = Additions::towards(outcomes(seen).filter_map(|outcome| match outcome {
+        Outcome::AtHome { node, mode, .. } => Some((&**node, *mode)),
+        _ => None,
+    }));
+    additions.required.extend(seen.driver_labels.iter().cloned().map(Place::Labelled));
+    additions.gate = outcomes(seen).any(is_waited_for).then_some(HOME_NODE_GATE);
+    additions
 }
 
 fn contradiction(seen: &Observation) -> String {

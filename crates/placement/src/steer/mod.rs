@@ -10,7 +10,7 @@
 //! * Who writes what: nobody writes anything but events; the API server applies the patch. Every replica answers, from caches
 //!   that are warm before it is ready; only what the caches do not have yet is read live, once ([`observe`], `live`).
 //! * What can go wrong: **widening.** One term is enough, so another one beside those of the pod's author would let it run where they
-//!   did not want it. What must hold is added to each of theirs ([`patch`]).
+//!   did not want it. What must hold is added to each of theirs ([`crate::patch`]).
 //! * And **losing one volume over another**: all of them are looked at, in whatever order, and what is wrong with one says
 //!   nothing about the next ([`decision`]).
 //! * And **being in the way**: a pod without such volumes must not notice us. An error admits.
@@ -20,8 +20,6 @@ mod live;
 mod metrics;
 pub mod observation;
 pub mod observe;
-pub mod patch;
-pub mod pod;
 mod tell;
 mod webhook;
 

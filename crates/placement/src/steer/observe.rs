@@ -8,11 +8,9 @@ use platform::admission::{Operation, Request};
 use crate::{
     Caches,
     home::{FailoverMode, Home},
+    pod::{AskedPod, PodVolume},
     settings::{Driver, Mode, Settings},
-    steer::{
-        observation::{Asked, Observation, Outcome, SeenVolume, Traits},
-        pod::{AskedPod, PodVolume},
-    },
+    steer::observation::{Asked, Observation, Outcome, SeenVolume, Traits},
 };
 
 /// Whether a request makes a pod.

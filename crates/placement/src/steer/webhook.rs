@@ -12,14 +12,14 @@ use platform::{
 
 use crate::{
     Caches, Settings,
+    patch::patch,
+    pod::AskedPod,
     steer::{
         Reader,
         decision::{STEER_POD, Verdict, warnings},
         metrics::Metrics,
         observation::{Asked, Observation},
         observe::makes_pod,
-        patch::patch,
-        pod::AskedPod,
         tell::tell,
     },
 };

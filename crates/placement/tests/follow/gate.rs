@@ -1,9 +1,17 @@
 //! Pods that must not run without their volume.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use cluster::ObjectKey;
 use k8s_openapi::api::core::v1::Pod;
-use kube::{ResourceExt, api::DeleteParams};
+use kube::{
+    ResourceExt,
+    api::{DeleteParams, Patch, PatchParams},
+};
+use placement::{
+    patch::{Additions, Place, lift},
+    pod::AskedPod,
+};
+use platform::client;
 use serde_json::{Value, json};
 use testbed::eventually;
 
@@ -129,6 +137,47 @@ async fn gates_of_others_stay_and_their_pods_are_not_ours() -> Result<()> {
     .await?;
     room.until_written(&["pods/both"]).await?;
     assert_eq!(spec(&room.pods.get("theirs").await?)["schedulingGates"], json!([{"name": "example.dev/other"}]));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_gate_is_lifted_from_the_pod_that_was_read_and_no_other() -> Result<()> {
+    let room = Room::prepare("versions", &[]).await?;
+    let mut change = gated();
+    change["spec"]["schedulingGates"] = json!([{"name": "example.dev/other"}, {"name": GATE}]);
+    let read = async || -> Result<String> { Ok(serde_json::to_string(&room.pods.get("app").await?)?) };
+    let lift = async |pod: &str| -> Result<u16> {
+        let home = Additions { required: vec![Place::Hostname("a".into())], ..Additions::default() };
+        let patch = lift(&AskedPod::read(pod)?, &home, GATE).context("there is nothing to lift")?;
+        let request = http::Request::patch(format!("/api/v1/namespaces/{}/pods/app", room.namespace));
+        let request = request.header("Content-Type", "application/json-patch+json").body(patch)?;
+        match client::send_unread(&room.admin, request).await {
+            Ok(()) => Ok(200),
+            Err(kube::Error::Api(status)) => Ok(status.code),
+            Err(error) => Err(error.into()),
+        }
+    };
+    room.create_pod("app", "none", &change).await?;
+    let first = read().await?;
+    let touched = Patch::Merge(json!({"metadata": {"annotations": {"example.dev/touched": "yes"}}}));
+    room.pods.patch("app", &PatchParams::default(), &touched).await?;
+    assert_eq!(lift(&first).await?, 409, "it has changed");
+    let second = read().await?;
+    room.delete_pod("app").await?;
+    room.create_pod("app", "none", &change).await?;
+    assert_eq!(lift(&second).await?, 409, "it is another one");
+    let third = read().await?;
+    let moved = Patch::Merge(json!({"spec": {"schedulingGates": [{"name": GATE}]}}));
+    room.pods.patch("app", &PatchParams::default(), &moved).await?;
+    assert_eq!(lift(&third).await?, 422, "the gate is not where it was");
+    assert_eq!(spec(&room.pods.get("app").await?)["affinity"], Value::Null);
+    assert_eq!(lift(&read().await?).await?, 200);
+    let lifted = spec(&room.pods.get("app").await?);
+    assert_eq!(lifted["schedulingGates"], Value::Null);
+    assert_eq!(
+        json!({"spec": {"affinity": lifted["affinity"]}}),
+        with_terms(&json!([{"matchExpressions": [required(&["a"])]}]))
+    );
     Ok(())
 }
 

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use cluster::{Store, decision::Decision, store::Slim};
 use placement::{
     Caches, INDEXES_OF_NODES, INDEXES_OF_PODS, INDEXES_OF_VOLUMES, interesting_pod, interesting_volume,
+    patch::patch,
+    pod::AskedPod,
     steer::{
         decision::{STEER_POD, Verdict, warnings},
         observation::{Asked, Observation, Outcome},
         observe::makes_pod,
-        patch::patch,
-        pod::AskedPod,
     },
 };
 use platform::admission::Request;

@@ -7,11 +7,11 @@ use cluster::{Node, pod::HOME_NODE_GATE};
 use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod};
 use placement::{
     Caches, Settings,
+    patch::{Additions, Place, lift, patch},
+    pod::AskedPod,
     steer::{
         decision::{STEER_POD, Verdict},
         observation::Outcome,
-        patch::{Additions, Place, patch},
-        pod::AskedPod,
     },
 };
 use proptest::{collection::vec, option, prelude::*, sample::select};
@@ -225,6 +225,30 @@ proptest! {
         let mut reversed = pod.clone();
         reversed["spec"]["volumes"].as_array_mut().unwrap().reverse();
         prop_assert_eq!(steer(&caches, &pod).0, steer(&caches, &reversed).0);
+    }
+
+    #[test]
+    fn a_pod_is_let_go_with_the_same_terms_as_if_it_were_made_now(
+        mut pod in pods(), others in vec(select(vec!["example.dev/x", "example.dev/y"]), 0..3),
+        place in 0..3_usize, there in nodes(), homes in homes(),
+    ) {
+        let caches = caches(&there, &homes);
+        let gates = |names: &[&str]| names.iter().map(|name| json!({"name": name})).collect::<Vec<_>>();
+        pod["spec"]["schedulingGates"] = json!(gates(&others));
+        let (additions, mut expected) = steer(&caches, &pod);
+        let additions = Additions { gate: None, ..additions.unwrap_or_default() };
+        let mut all = others.clone();
+        all.insert(place.min(others.len()), HOME_NODE_GATE);
+        for pod in [&mut pod, &mut expected] {
+            pod["metadata"] = json!({"name": "web", "uid": "u1", "resourceVersion": "7"});
+        }
+        pod["spec"]["schedulingGates"] = json!(gates(&all));
+        expected["spec"]["schedulingGates"] = json!(gates(&others));
+        let json = pod.to_string();
+        let asked = AskedPod::read(&json).unwrap();
+        let bytes = lift(&asked, &additions, HOME_NODE_GATE).unwrap();
+        prop_assert_eq!(patched(&pod, &bytes), expected);
+        prop_assert_eq!(lift(&asked, &additions, "example.dev/z"), None);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The pod in a request, as far as it is read to steer it: everything else is skipped, and what is kept is borrowed.
+//! A pod as the API server sends it, as far as it is read to tell it where to run: everything else is skipped, and what is kept is
+//! borrowed.
 
 use std::{borrow::Cow, fmt};
 
@@ -40,9 +41,21 @@ pub struct Metadata<'a> {
     /// Which pod it is; none as long as it does not exist.
     #[serde(borrow)]
     pub uid: Option<Text<'a>>,
+    /// Which version of it this is; none as long as it does not exist.
+    #[serde(borrow)]
+    pub resource_version: Option<Text<'a>>,
+    /// To whom it belongs.
+    pub owner_references: Option<Vec<Owner>>,
     /// What its annotations say to us.
     #[serde(default)]
     pub annotations: Words,
+}
+
+/// To whom a pod belongs.
+#[derive(Debug, Deserialize)]
+pub struct Owner {
+    /// Whether that is who makes it anew when it is deleted.
+    pub controller: Option<bool>,
 }
 
 /// What a pod wants.
@@ -197,6 +210,18 @@ impl<'a> AskedPod<'a> {
     #[must_use]
     pub fn uid(&self) -> Option<&str> {
         text(self.metadata.uid.as_ref())
+    }
+
+    /// Which version of it this is, if it exists.
+    #[must_use]
+    pub fn version(&self) -> Option<&str> {
+        text(self.metadata.resource_version.as_ref())
+    }
+
+    /// Whether somebody makes it anew when it is deleted.
+    #[must_use]
+    pub fn has_controller(&self) -> bool {
+        self.metadata.owner_references.iter().flatten().any(|owner| owner.controller == Some(true))
     }
 
     /// What to call it: its name, or what that is made from.

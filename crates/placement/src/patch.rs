@@ -1,9 +1,10 @@
-//! What is added to a pod: the smallest JSON patch, so that whatever we do not know of the pod stays as it is. What is there
-//! already is not added again: API servers may ask twice.
+//! What is added to a pod, when it is made or when its gate is lifted: the smallest JSON patch, so that whatever we do not know of
+//! the pod stays as it is. What is there already is not added again: API servers may ask twice, and have asked before a gate is
+//! lifted.
 
 use serde::Serialize;
 
-use super::pod::{AskedPod, NodeAffinity, Requirement, Term, Text};
+use super::pod::{AskedPod, NodeAffinity, Preferred, Requirement, Term, Text};
 
 const AFFINITY: &str = "/spec/affinity";
 const NODE_AFFINITY: &str = "/spec/affinity/nodeAffinity";
@@ -102,8 +103,8 @@ struct WrittenPreferred<'a> {
 }
 
 impl<'a> WrittenPreferred<'a> {
-    fn of((weight, place): &'a (u8, Place)) -> Self {
-        Self { weight: *weight, preference: WrittenTerm::of(std::slice::from_ref(place)) }
+    fn of(weight: u8, place: &'a Place) -> Self {
+        Self { weight, preference: WrittenTerm::of(std::slice::from_ref(place)) }
     }
 }
 
@@ -141,29 +142,23 @@ struct WrittenGate {
 /// The patch that adds what is not there yet; none if everything is.
 #[must_use]
 pub fn patch(pod: &AskedPod<'_>, additions: &Additions) -> Option<Vec<u8>> {
-    let mut patch = Patch(Vec::with_capacity(512));
-    let Additions { required, preferred, gate } = additions;
-    if !required.is_empty() || !preferred.is_empty() {
-        let written = || WrittenNodeAffinity {
-            required: (!required.is_empty()).then(|| WrittenSelector::of(required)),
-            preferred: preferred.iter().map(WrittenPreferred::of).collect(),
-        };
-        match pod.spec.affinity.as_ref().map(|affinity| &affinity.node_affinity) {
-            None => patch.add(AFFINITY, &WrittenAffinity { node_affinity: written() }),
-            Some(None) => patch.add(NODE_AFFINITY, &written()),
-            Some(Some(there)) => {
-                patch.require(there, required);
-                patch.prefer(there, preferred);
-            }
-        }
-    }
-    if let Some(name) = *gate {
-        match &pod.spec.scheduling_gates {
-            None => patch.add(GATES, &[WrittenGate { name }]),
-            Some(gates) if gates.iter().any(|gate| gate.name.0 == name) => {}
-            Some(_) => patch.add(&format!("{GATES}/-"), &WrittenGate { name }),
-        }
-    }
+    let mut patch = Patch::new();
+    patch.complete(pod, additions);
+    patch.done()
+}
+
+/// The patch that lets a pod go from behind a gate, with what is added to it by then; none if it is not there. The API server takes
+/// it for this very version of this very pod only.
+#[must_use]
+pub fn lift(pod: &AskedPod<'_>, additions: &Additions, gate: &str) -> Option<Vec<u8>> {
+    let place = pod.spec.scheduling_gates.iter().flatten().position(|found| found.name.0 == gate)?;
+    let mut patch = Patch::new();
+    patch.say("replace", "/metadata/uid", Some(pod.uid()?));
+    patch.say("replace", "/metadata/resourceVersion", Some(pod.version()?));
+    patch.complete(pod, additions);
+    let ours = format!("{GATES}/{place}");
+    patch.say("test", &format!("{ours}/name"), Some(gate));
+    patch.say("remove", &ours, None::<()>);
     patch.done()
 }
 
@@ -174,20 +169,54 @@ struct Patch(Vec<u8>);
 struct Operation<'a, V> {
     op: &'static str,
     path: &'a str,
-    value: &'a V,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<V>,
 }
 
 impl Patch {
-    /// What is `null` is replaced as if it were not there.
-    fn add(&mut self, path: &str, value: &impl Serialize) {
+    fn new() -> Self {
+        Self(Vec::with_capacity(512))
+    }
+
+    fn say(&mut self, op: &'static str, path: &str, value: Option<impl Serialize>) {
         self.0.push(if self.0.is_empty() { b'[' } else { b',' });
         // Nothing here can fail: all keys are strings, and memory takes what is written to it.
-        let _ = serde_json::to_writer(&mut self.0, &Operation { op: "add", path, value });
+        let _ = serde_json::to_writer(&mut self.0, &Operation { op, path, value });
+    }
+
+    /// What is `null` is replaced as if it were not there.
+    fn add(&mut self, path: &str, value: &impl Serialize) {
+        self.say("add", path, Some(value));
     }
 
     fn done(mut self) -> Option<Vec<u8>> {
         self.0.push(b']');
         (self.0.len() > 1).then_some(self.0)
+    }
+
+    /// Adds what is not there yet.
+    fn complete(&mut self, pod: &AskedPod<'_>, Additions { required, preferred, gate }: &Additions) {
+        if !required.is_empty() || !preferred.is_empty() {
+            let written = || WrittenNodeAffinity {
+                required: (!required.is_empty()).then(|| WrittenSelector::of(required)),
+                preferred: preferred.iter().map(|(weight, place)| WrittenPreferred::of(*weight, place)).collect(),
+            };
+            match pod.spec.affinity.as_ref().map(|affinity| &affinity.node_affinity) {
+                None => self.add(AFFINITY, &WrittenAffinity { node_affinity: written() }),
+                Some(None) => self.add(NODE_AFFINITY, &written()),
+                Some(Some(there)) => {
+                    self.require(there, required);
+                    self.prefer(there, preferred);
+                }
+            }
+        }
+        if let Some(name) = *gate {
+            match &pod.spec.scheduling_gates {
+                None => self.add(GATES, &[WrittenGate { name }]),
+                Some(gates) if gates.iter().any(|gate| gate.name.0 == name) => {}
+                Some(_) => self.add(&format!("{GATES}/-"), &WrittenGate { name }),
+            }
+        }
     }
 
     /// A node need match one of the terms only, so each has to say it. One that is empty matches no node, and must not begin to.
@@ -219,12 +248,15 @@ impl Patch {
         }
     }
 
+    /// The scheduler adds up what terms that say the same weigh, so only what is missing is added: it may be its author's, or ours
+    /// from before.
     fn prefer(&mut self, there: &NodeAffinity<'_>, preferred: &[(u8, Place)]) {
-        let is_there = |(weight, place): &(u8, Place)| {
-            let mut found = there.preferred.iter().flatten();
-            found.any(|term| term.weight == i64::from(*weight) && place.is_all_of(&term.preference))
-        };
-        let missing: Vec<_> = preferred.iter().filter(|term| !is_there(term)).map(WrittenPreferred::of).collect();
+        let missing: Vec<_> = preferred
+            .iter()
+            .map(|(weight, place)| (weight.saturating_sub(weight_of(place, there.preferred.as_deref())), place))
+            .filter(|(weight, _)| *weight > 0)
+            .map(|(weight, place)| WrittenPreferred::of(weight, place))
+            .collect();
         if there.preferred.is_some() {
             for term in &missing {
                 self.add(&format!("{PREFERRED}/-"), term);
@@ -233,4 +265,10 @@ impl Patch {
             self.add(PREFERRED, &missing);
         }
     }
+}
+
+/// How much a place is preferred already.
+fn weight_of(place: &Place, preferred: Option<&[Preferred<'_>]>) -> u8 {
+    let terms = preferred.unwrap_or_default().iter().filter(|term| place.is_all_of(&term.preference));
+    terms.fold(0, |sum, term| sum.saturating_add(u8::try_from(term.weight).unwrap_or_default()))
 }
