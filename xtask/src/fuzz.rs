@@ -44,7 +44,7 @@ const WORDS_OF_REVIEWS: &str = "apiVersion admission.k8s.io/v1 admission.k8s.io/
     username dryRun object oldObject options metadata annotations ownerReferences Pod controller spec storageClassName volumes persistentVolumeClaim claimName ephemeral nodeName \
     schedulingGates claimkeeper.dev/home-node affinity nodeAffinity requiredDuringSchedulingIgnoredDuringExecution \
     preferredDuringSchedulingIgnoredDuringExecution nodeSelectorTerms matchExpressions matchFields key operator values In Exists \
-    weight preference kubernetes.io/hostname metadata.name node-a node-b example.dev/disk claimkeeper.dev/placement ignore";
+    weight preference kubernetes.io/hostname metadata.name node-a node-b example.dev/disk claimkeeper.dev/placement ignore resourceVersion";
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -92,7 +92,7 @@ impl Target {
                 let terms = r#"[{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["z"]}], "matchFields": null}, {}]"#;
                 let wish = r#"[{"weight": 100, "preference": {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-b"]}]}}]"#;
                 let pod = format!(
-                    r#"{{"metadata": {{"generateName": "web-", "annotations": {{"claimkeeper.dev/placement": "no"}}}}, "spec": {{
+                    r#"{{"metadata": {{"generateName": "web-", "uid": "u1", "resourceVersion": "7", "annotations": {{"claimkeeper.dev/placement": "no"}}}}, "spec": {{
                     "volumes": [{{"name": "data", "persistentVolumeClaim": {{"claimName": "data"}}}}, {{"name": "tmp", "ephemeral": {{}}}}],
                     "schedulingGates": [{{"name": "a"}}], "affinity": {{"nodeAffinity": {{
                     "requiredDuringSchedulingIgnoredDuringExecution": {{"nodeSelectorTerms": {terms}}},

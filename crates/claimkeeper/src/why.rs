@@ -146,6 +146,10 @@ async fn explain(arguments: &WhyArguments) -> anyhow::Result<Vec<Account>> {
             let told = placement::why::explain(&client, &configuration.placement, pod.key.namespace(), json).await;
             accounts.extend(told.map_err(|error| unanswered(&error))?);
         }
+        if let Some(Object::Pod(_)) = &arguments.object {
+            let told = placement::why::explain_wait(&client, &configuration.placement, &pod.key).await;
+            accounts.extend(told.map_err(|error| unanswered(&error))?);
+        }
     }
     if let Some(Object::Claim(name)) = &arguments.object {
         let claim = format!("claim {namespace}/{name} ");

@@ -1,4 +1,4 @@
-//! What a pod is told about where its volumes are, told to a person who asks. Everything is read live, with their rights.
+//! What a pod is told about where its volumes are, and what it waits for, told to a person who asks. Everything is read live, with their rights.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use cluster::{Claim, Class, Node, ObjectKey, Store, Volume, decision::Account, l
 use kube::{Api, Client};
 
 use crate::{
-    Caches, INDEXES_OF_NODES, Settings,
+    Caches, INDEXES_OF_NODES, Settings, gate,
     pod::AskedPod,
     steer::{
         Reader,
@@ -51,6 +51,15 @@ pub async fn explain(
     }
     let about = format!("pod {}", ObjectKey::new(namespace, pod.called()));
     Ok(Some(STEER_POD.explain(&seen).tell("placement", about, Verdict::name)))
+}
+
+/// What a pod that exists waits for; none if that is not its home node.
+pub async fn explain_wait(client: &Client, settings: &Settings, pod: &ObjectKey) -> kube::Result<Option<Account>> {
+    match gate::explain(client, settings, pod).await {
+        // What cannot be read is told by the other account.
+        Err(kube::Error::Api(status)) if status.is_forbidden() => Ok(None),
+        told => told,
+    }
 }
 
 /// Who asks why need not be allowed to see all of them; then those that the pod names have to do.

@@ -213,27 +213,37 @@ volume later: there is no claim later yet
     yes a volume is on a node that is there
 ";
 
-#[tokio::test]
-async fn it_tells_where_a_pod_should_run_and_why() -> Result<()> {
-    let home = Home::on(testbed::shared().await?, "why").await?;
-    let volume = format!("volume-{}", home.namespace);
+/// A local volume, which claim data has.
+async fn local_volume(home: &Home, volumes: &Api<PersistentVolume>, attributes: &Value) -> Result<String> {
+    let name = format!("volume-{}", home.namespace);
     let storage = json!({"storage": "1Gi"});
-    let local = json!({
-        "metadata": {"name": volume},
+    let volume = json!({
+        "metadata": {"name": name},
         "spec": {
             "accessModes": ["ReadWriteOnce"], "capacity": storage, "persistentVolumeReclaimPolicy": "Delete",
             "claimRef": {"namespace": home.namespace, "name": "data"},
-            "csi": {"driver": "localdisk.csi.acstor.io", "volumeHandle": "containerstorage#data", "volumeAttributes": {
-                "localdisk.csi.acstor.io/selected-initial-node": "node-1",
-            }},
+            "csi": {
+                "driver": "localdisk.csi.acstor.io", "volumeHandle": "containerstorage#data", "volumeAttributes": attributes,
+            },
         },
     });
-    let volumes: Api<PersistentVolume> = Api::all(home.cluster.admin().await?);
-    volumes.create(&PostParams::default(), &serde_json::from_value(local)?).await?;
-    let spec = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": storage}, "storageClassName": ""});
-    let mut claim = json!({"metadata": {"name": "data"}, "spec": spec});
-    claim["spec"]["volumeName"] = volume.as_str().into();
+    volumes.create(&PostParams::default(), &serde_json::from_value(volume)?).await?;
+    let claim = json!({"metadata": {"name": "data"}, "spec": {
+        "accessModes": ["ReadWriteOnce"], "resources": {"requests": storage}, "storageClassName": "", "volumeName": name,
+    }});
     home.claims.create(&PostParams::default(), &serde_json::from_value(claim)?).await?;
+    Ok(name)
+}
+
+#[tokio::test]
+async fn it_tells_where_a_pod_should_run_and_why() -> Result<()> {
+    let home = Home::on(testbed::shared().await?, "why").await?;
+    let volumes: Api<PersistentVolume> = Api::all(home.cluster.admin().await?);
+    let attributes = json!({"localdisk.csi.acstor.io/selected-initial-node": "node-1"});
+    let volume = local_volume(&home, &volumes, &attributes).await?;
+    let spec = json!({
+        "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": "",
+    });
     let mut pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"},
         "spec": {
@@ -268,6 +278,61 @@ async fn it_tells_where_a_pod_should_run_and_why() -> Result<()> {
         text.contains("\n  allow, HomeGone: volume data: volume-NS was on node no-such-node, which is gone"),
         "{text}"
     );
+    volumes.delete(&volume, &DeleteParams::default()).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn it_tells_what_a_pod_waits_for_that_has_to_run_at_home() -> Result<()> {
+    let home = Home::on(testbed::shared().await?, "why").await?;
+    let volumes: Api<PersistentVolume> = Api::all(home.cluster.admin().await?);
+    let attributes = json!({
+        "localdisk.csi.acstor.io/selected-initial-node": "no-such-node", "localdisk.csi.acstor.io/failover-mode": "durability",
+    });
+    let volume = local_volume(&home, &volumes, &attributes).await?;
+    let tie = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+        {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["no-such-node"]}]},
+    ]}}});
+    let gates = json!([{"name": "claimkeeper.dev/home-node"}]);
+    let others = json!([{"name": "example.dev/other"}]);
+    let steered = "placement: pod NS/POD\n  steer, WaitsForHome: ";
+    let missed = "home node no-such-node of volume volume-NS (claim data) is gone";
+    for (name, gates, affinity, expected) in [
+        (
+            "gated",
+            &gates,
+            &Value::Null,
+            Some(format!("gate of pod NS/gated\n  wait, WaitingForHomeNode: {missed}: the pod waits")),
+        ),
+        (
+            "tied",
+            &others,
+            &tie,
+            Some(format!("wait of pod NS/tied\n  report, HomeNodeGone: {missed}, and the pod was made for it")),
+        ),
+        ("free", &others, &Value::Null, None),
+    ] {
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+            "spec": {
+                "containers": [{"name": "main", "image": "registry.example/main"}],
+                "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
+                "schedulingGates": gates,
+                "affinity": affinity,
+            },
+        });
+        home.pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await?;
+        let (code, text) = home.why(&[&format!("pod/{name}")]);
+        let accounts: Vec<&str> = text.split("\nplacement: ").collect();
+        assert!(code == 0 && accounts[0].starts_with(&steered.replace("POD", name)), "{text}");
+        let waits = accounts.get(1).copied();
+        match &expected {
+            Some(expected) => assert!(waits.is_some_and(|waits| waits.starts_with(expected)), "{text}"),
+            None => assert_eq!(waits, None, "{text}"),
+        }
+        assert!(accounts.len() <= 2, "{text}");
+        home.pods.delete(name, &DeleteParams::default().grace_period(0)).await?;
+    }
     volumes.delete(&volume, &DeleteParams::default()).await?;
     Ok(())
 }

@@ -24,7 +24,8 @@ use stranded::STRANDED;
 
 pub use controller::Gate;
 
-/// What is decided about a pod that has no node yet, and why; none if there is no such pod. Everything is read live.
+/// What is decided about a pod behind the gate, or about one that waits for nothing, and why; none if it is neither. Everything is
+/// read live.
 pub async fn explain(client: &Client, settings: &Settings, pod: &ObjectKey) -> kube::Result<Option<Account>> {
     let Some(pod) = live::read(client, pod).await?.filter(|pod| controller::is_unscheduled(&pod.slim)) else {
         return Ok(None);
@@ -37,5 +38,8 @@ pub async fn explain(client: &Client, settings: &Settings, pod: &ObjectKey) -> k
     }
     let (volumes, live) = live::look(client, settings, &pod).await?;
     let seen = stranded::Observation { live, ..live::first_sight(&pod.slim, volumes) };
-    Ok(Some(STRANDED.explain(&seen).tell("placement", format!("wait of pod {key}"), stranded::Action::name)))
+    let explanation = STRANDED.explain(&seen);
+    let is_stranded = explanation.decision.action == stranded::Action::Report;
+    let about = format!("wait of pod {key}");
+    Ok(is_stranded.then(|| explanation.tell("placement", about, stranded::Action::name)))
 }

@@ -144,7 +144,8 @@ async fn gates_of_others_stay_and_their_pods_are_not_ours() -> Result<()> {
 async fn a_gate_is_lifted_from_the_pod_that_was_read_and_no_other() -> Result<()> {
     let room = Room::prepare("versions", &[]).await?;
     let mut change = gated();
-    change["spec"]["schedulingGates"] = json!([{"name": "example.dev/other"}, {"name": GATE}]);
+    change["spec"]["schedulingGates"] =
+        json!([{"name": "example.dev/first"}, {"name": GATE}, {"name": "example.dev/last"}]);
     let read = async || -> Result<String> { Ok(serde_json::to_string(&room.pods.get("app").await?)?) };
     let lift = async |pod: &str| -> Result<u16> {
         let home = Additions { required: vec![Place::Hostname("a".into())], ..Additions::default() };
@@ -167,13 +168,13 @@ async fn a_gate_is_lifted_from_the_pod_that_was_read_and_no_other() -> Result<()
     room.create_pod("app", "none", &change).await?;
     assert_eq!(lift(&second).await?, 409, "it is another one");
     let third = read().await?;
-    let moved = Patch::Merge(json!({"spec": {"schedulingGates": [{"name": GATE}]}}));
+    let moved = Patch::Merge(json!({"spec": {"schedulingGates": [{"name": GATE}, {"name": "example.dev/last"}]}}));
     room.pods.patch("app", &PatchParams::default(), &moved).await?;
     assert_eq!(lift(&third).await?, 422, "the gate is not where it was");
     assert_eq!(spec(&room.pods.get("app").await?)["affinity"], Value::Null);
     assert_eq!(lift(&read().await?).await?, 200);
     let lifted = spec(&room.pods.get("app").await?);
-    assert_eq!(lifted["schedulingGates"], Value::Null);
+    assert_eq!(lifted["schedulingGates"], json!([{"name": "example.dev/last"}]));
     assert_eq!(
         json!({"spec": {"affinity": lifted["affinity"]}}),
         with_terms(&json!([{"matchExpressions": [required(&["a"])]}]))
