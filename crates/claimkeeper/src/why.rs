@@ -17,7 +17,7 @@ use platform::{
     trouble::causes,
 };
 
-use crate::config::Config;
+use crate::config::{Config, Feature};
 
 #[derive(clap::Args)]
 pub(crate) struct WhyArguments {
@@ -90,22 +90,24 @@ pub(crate) fn run(arguments: &WhyArguments) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What is told: about the features that the configuration names, or about all of them if it names none.
 async fn explain(arguments: &WhyArguments) -> anyhow::Result<Vec<Account>> {
+    let configuration = arguments.config.as_deref().map(Config::load).transpose()?.unwrap_or_default();
+    let mut accounts = explain_all(arguments, &configuration).await?;
+    let named: Vec<&str> = configuration.features.iter().map(|feature| feature.name()).collect();
+    accounts.retain(|account| named.is_empty() || named.contains(&account.feature));
+    Ok(accounts)
+}
+
+async fn explain_all(arguments: &WhyArguments, configuration: &Config) -> anyhow::Result<Vec<Account>> {
     let config = client::load_config(arguments.kubeconfig.as_deref())?;
     let namespace = arguments.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
     let options = ClientOptions::new(&Registry::default());
     let client = client::build(config.clone(), options.clone())?;
     // Nobody opens the fence: whoever asks why changes nothing.
     let reader = FencedClient::build(config, options, &Fence::new())?;
-    let configuration = arguments.config.as_deref().map(Config::load).transpose()?.unwrap_or_default();
     if let Some(Object::Volume(name)) = &arguments.object {
-        let settings = configuration.releaser.settings(configuration.namespace.as_deref());
-        let told = releaser::why::explain(&client, &settings, name).await.map_err(|error| unanswered(&error))?;
-        let told = told.with_context(|| format!("there is no volume {name}"))?;
-        let settings = configuration.placement_settings();
-        let placed = placement::explain::volume(&client, &settings, name).await.map_err(|error| unanswered(&error))?;
-        let gone = placement::gone::why::explain(&client, &settings, name).await.map_err(|error| unanswered(&error))?;
-        return Ok([told].into_iter().chain(placed).chain(gone).collect());
+        return volume(&client, configuration, name).await;
     }
     if let Some(Object::Node(name)) = &arguments.object {
         let settings = configuration.placement_settings();
@@ -126,7 +128,7 @@ async fn explain(arguments: &WhyArguments) -> anyhow::Result<Vec<Account>> {
                 vec![pod]
             }
             Manifest::Claim { namespace, json } => {
-                return Ok(vec![enforcement(&client, &configuration, &namespace, &json).await?]);
+                return Ok(vec![enforcement(&client, configuration, &namespace, &json).await?]);
             }
         },
         (Some(Object::Volume(_) | Object::Node(_)), _) | (None, None) => Vec::new(),
@@ -157,10 +159,29 @@ async fn explain(arguments: &WhyArguments) -> anyhow::Result<Vec<Account>> {
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &namespace);
         let found = claims.get_opt(name).await.map_err(|error| unanswered(&error))?;
         if let Some(found) = found {
-            accounts.push(enforcement(&client, &configuration, &namespace, &serde_json::to_string(&found)?).await?);
+            accounts.push(enforcement(&client, configuration, &namespace, &serde_json::to_string(&found)?).await?);
         }
     }
     Ok(accounts)
+}
+
+async fn volume(client: &Client, config: &Config, name: &str) -> anyhow::Result<Vec<Account>> {
+    let settings = config.releaser.settings(config.namespace.as_deref());
+    let told = releaser::why::explain(client, &settings, name).await.map_err(|error| unanswered(&error))?;
+    let told = told.with_context(|| format!("there is no volume {name}"))?;
+    let settings = config.placement_settings();
+    let placed = async {
+        let placed = placement::explain::volume(client, &settings, name).await?;
+        kube::Result::Ok(placed.into_iter().chain(placement::gone::why::explain(client, &settings, name).await?))
+    };
+    // Where nobody says that it runs, neither what it leaves alone is worth a word, nor what may not be asked.
+    let runs = config.features.contains(&Feature::Placement);
+    let placed: Vec<Account> = match placed.await {
+        Ok(accounts) => accounts.filter(|account| runs || account.decision != "leave").collect(),
+        Err(kube::Error::Api(status)) if status.is_forbidden() && !runs => Vec::new(),
+        Err(error) => return Err(unanswered(&error)),
+    };
+    Ok([told].into_iter().chain(placed).collect())
 }
 
 async fn enforcement(client: &Client, config: &Config, namespace: &str, claim: &str) -> anyhow::Result<Account> {
