@@ -7,7 +7,7 @@
 //! the scope that ports have (the network namespace) and vanish with the process, so there is nothing to clean up.
 
 use std::{
-    net::{Ipv4Addr, TcpListener},
+    net::Ipv4Addr,
     os::{
         linux::net::SocketAddrExt,
         unix::net::{SocketAddr, UnixListener},
@@ -16,6 +16,7 @@ use std::{
 
 use anyhow::{Result, bail};
 use rand::RngExt;
+use tokio::net::TcpSocket;
 
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
 const ATTEMPTS: u32 = 1_000;
@@ -33,7 +34,7 @@ impl Port {
             let number = rand::rng().random_range(PORTS);
             let name = SocketAddr::from_abstract_name(format!("claimkeeper-testbed-port-{number}"))?;
             let Ok(claim) = UnixListener::bind_addr(&name) else { continue };
-            if TcpListener::bind((Ipv4Addr::LOCALHOST, number)).is_ok() {
+            if is_free(number)? {
                 return Ok(Self { number, _claim: claim });
             }
         }
@@ -45,9 +46,23 @@ impl Port {
     }
 }
 
+/// Whether nobody listens on the port. The socket that finds out never listens itself: a child that another thread is
+/// just starting holds a copy of it until it executes its program, and a copy that listens would keep the port taken.
+fn is_free(number: u16) -> Result<bool> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_reuseaddr(true)?;
+    Ok(socket.bind((Ipv4Addr::LOCALHOST, number).into()).is_ok())
+}
+
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
+    use std::{
+        collections::HashSet,
+        net::TcpListener,
+        process::Command,
+        sync::atomic::{AtomicBool, Ordering},
+        thread,
+    };
 
     use super::*;
 
@@ -58,5 +73,29 @@ mod tests {
         for port in &ports {
             TcpListener::bind((Ipv4Addr::LOCALHOST, port.number())).unwrap();
         }
+    }
+
+    #[test]
+    fn a_port_that_somebody_listens_on_is_not_free() {
+        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        assert!(!is_free(taken.local_addr().unwrap().port()).unwrap());
+    }
+
+    #[test]
+    fn ports_can_be_bound_at_once_while_other_threads_start_programs() {
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    Command::new("true").status().unwrap();
+                }
+            });
+            let refused = (0..2_000).find_map(|_| {
+                let port = Port::reserve().unwrap();
+                TcpListener::bind((Ipv4Addr::LOCALHOST, port.number())).err()
+            });
+            over.store(true, Ordering::Relaxed);
+            assert!(refused.is_none(), "{refused:?}");
+        });
     }
 }
