@@ -27,6 +27,8 @@
 //! own, on machines that allow it ([`real_node_unavailable`]); its images are made of files ([`Image`]). With
 //! [`Options::real_nodes`] there are several, of which [`ControlPlane::lose_node`] takes one away.
 //!
+//! [`storageos`] is the control plane of a storage system, for what keeps its shared volumes reachable.
+//!
 //! The programs are built from the Go modules in `controlplane/` and `node/` when they are first needed ([`Binaries`]).
 
 mod audit;
@@ -50,6 +52,7 @@ mod progress;
 mod provisioner;
 mod service;
 mod shared;
+pub mod storageos;
 mod wait;
 
 pub use audit::{AuditLog, AuditedObject, AuditedRequest, AuditedResponse, AuditedUser};
