@@ -11,6 +11,7 @@
 //!   binaries/lock                    held while building: two processes never build the same thing at once
 //!   kubelet-binaries/<hash>/kubelet  and kube-proxy in the same file; only for clusters with a real node
 //!   node-binaries/<hash>/containerd  and its shim and ctr; likewise
+//!   original-binaries/<hash>/        the original that shared volumes come from; only for what runs it
 //! ```
 
 use std::{
@@ -25,6 +26,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use crate::progress::Progress;
@@ -72,6 +74,16 @@ const CONTAINERD: Module = Module {
     programs: &["containerd", "containerd-shim-runc-v2", "ctr"],
     step: "building containerd (once, about a minute on two cores)",
 };
+
+/// Of the program that the feature shared-volumes follows nothing is kept here but its name and the hashes of what it is made of.
+const ORIGINAL: Module = Module {
+    sources: concat!(env!("CARGO_MANIFEST_DIR"), "/original"),
+    builds: "original-binaries",
+    packages: &["tool"],
+    programs: &["api-manager"],
+    step: "building the original of shared volumes (once, about a minute on two cores)",
+};
+const ORIGINAL_MODULE: &str = "github.com/storageos/api-manager";
 
 impl Module {
     fn is_complete(&self, build: &Path) -> bool {
@@ -191,6 +203,30 @@ impl NodeBinaries {
     pub(crate) fn ctr(&self) -> PathBuf {
         self.containerd.join("ctr")
     }
+}
+
+/// The original of shared volumes: its program, and its module's directory with the definitions of its resources.
+///
+/// Blocks, like [`Binaries::get`].
+pub(crate) fn original() -> Result<(PathBuf, PathBuf)> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "PascalCase")]
+    struct Downloaded {
+        dir: PathBuf,
+    }
+    let program = ORIGINAL.get()?.join("api-manager");
+    let go = Go::find(&env::var_os("PATH").unwrap_or_default())?;
+    // Asked of Go every time, because the cache of modules and that of programs are cleaned apart.
+    let output = Command::new(&go.program)
+        .args(["mod", "download", "-json", ORIGINAL_MODULE])
+        .current_dir(ORIGINAL.sources)
+        .env("GOWORK", "off")
+        .output()
+        .with_context(|| format!("cannot run {}", go.program.display()))?;
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "cannot get the module {ORIGINAL_MODULE}: {}", complaint.trim());
+    let Downloaded { dir } = serde_json::from_slice(&output.stdout).context("go has not said where a module is")?;
+    Ok((program, dir))
 }
 
 /// Where everything that outlives a run is kept: built programs, and the state of `cargo xtask cluster`.

@@ -27,7 +27,8 @@
 //! own, on machines that allow it ([`real_node_unavailable`]); its images are made of files ([`Image`]). With
 //! [`Options::real_nodes`] there are several, of which [`ControlPlane::lose_node`] takes one away.
 //!
-//! [`storageos`] is the control plane of a storage system, for what keeps its shared volumes reachable.
+//! [`storageos`] is the control plane of a storage system, for what keeps its shared volumes reachable, and
+//! [`original`] is the program that has done so before.
 //!
 //! The programs are built from the Go modules in `controlplane/` and `node/` when they are first needed ([`Binaries`]).
 
@@ -44,6 +45,7 @@ mod localdisk;
 mod node;
 mod nodes;
 mod options;
+pub mod original;
 mod pki;
 mod ports;
 mod probe;
