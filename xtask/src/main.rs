@@ -5,6 +5,7 @@ mod build;
 mod cluster;
 mod demo;
 mod fuzz;
+mod storageos;
 mod test;
 
 use std::process::ExitCode;
@@ -31,6 +32,9 @@ enum Command {
     Fuzz(fuzz::Arguments),
     /// A real Kubernetes control plane on this machine, to play with
     Cluster(cluster::Arguments),
+    /// A StorageOS control plane on this machine, to play with
+    #[command(name = "storageos")]
+    StorageOs(storageos::Arguments),
 }
 
 #[tokio::main]
@@ -41,6 +45,7 @@ async fn main() -> ExitCode {
         Command::Bench(bench) => bench::run(bench).await.map(|()| ExitCode::SUCCESS),
         Command::Fuzz(arguments) => fuzz::run(arguments),
         Command::Cluster(arguments) => cluster::run(arguments).await.map(|()| ExitCode::SUCCESS),
+        Command::StorageOs(arguments) => storageos::run(arguments).await.map(|()| ExitCode::SUCCESS),
     };
     match outcome {
         Ok(code) => code,

@@ -7,9 +7,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    Call, Route,
+    Call, Route, Spec,
     store::{Namespace, State},
-    volume::{MOUNT_ENDPOINT, PV_NAME, PVC_NAME, PVC_NAMESPACE, Stored},
+    volume::{MOUNT_ENDPOINT, PV_NAME, PVC_NAME, PVC_NAMESPACE, Stored, Told},
 };
 
 /// An answer before anything happens to it.
@@ -18,23 +18,39 @@ pub(super) struct Answer {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     /// JSON, or nothing.
-    pub(super) body: Option<Value>,
+    pub(super) body: Option<String>,
     /// Which endpoints it tells, by the volumes' ids.
     pub(super) told: Vec<(String, Option<String>)>,
 }
 
 impl Answer {
-    fn ok(body: Value) -> Self {
-        Self { status: StatusCode::OK, headers: HeaderMap::new(), body: Some(body), told: Vec::new() }
+    fn nothing() -> Self {
+        Self { status: StatusCode::OK, headers: HeaderMap::new(), body: None, told: Vec::new() }
+    }
+
+    fn ok(body: &Value) -> Self {
+        Self { body: Some(body.to_string()), ..Self::nothing() }
+    }
+
+    fn volume(stored: &Stored, spec: Spec) -> Self {
+        let told = stored.tell(spec);
+        let body = Some(told.json.clone());
+        Self { body, told: vec![(stored.id.clone(), told.endpoint.clone())], ..Self::nothing() }
+    }
+
+    fn volumes<'a>(volumes: impl Iterator<Item = &'a Stored>, spec: Spec) -> Self {
+        let (mut list, mut all) = (Vec::new(), Vec::new());
+        for stored in volumes {
+            let Told { json, endpoint } = stored.tell(spec);
+            list.push(json.as_str());
+            all.push((stored.id.clone(), endpoint.clone()));
+        }
+        Self { body: Some(format!("[{}]", list.join(","))), told: all, ..Self::nothing() }
     }
 
     /// The error with the text that the control plane has for it.
     pub(super) fn error(status: StatusCode) -> Self {
         Refusal::of(status).into()
-    }
-
-    fn nothing() -> Self {
-        Self { body: None, ..Self::ok(Value::Null) }
     }
 }
 
@@ -65,7 +81,7 @@ impl Refusal {
 
 impl From<Refusal> for Answer {
     fn from(Refusal(status, text): Refusal) -> Self {
-        Self { status, ..Self::ok(json!({ "error": text })) }
+        Self { status, ..Self::ok(&json!({ "error": text })) }
     }
 }
 
@@ -82,10 +98,10 @@ pub(super) fn to(call: &Call, state: &mut State) -> Answer {
             state.gate.forget_tokens();
             Answer::nothing()
         }
-        Route::Namespaces => Answer::ok(state.namespaces.iter().map(Namespace::json).collect()),
-        Route::Nodes => Answer::ok(json!(state.nodes)),
-        Route::Pools => Answer::ok(json!([])),
-        Route::Licence => Answer::ok(json!({ "clusterCapacityBytes": 1_u64 << 50, "kind": "project" })),
+        Route::Namespaces => Answer::ok(&state.namespaces.iter().map(Namespace::json).collect()),
+        Route::Nodes => Answer::ok(&json!(state.nodes)),
+        Route::Pools => Answer::ok(&json!([])),
+        Route::Licence => Answer::ok(&json!({ "clusterCapacityBytes": 1_u64 << 50, "kind": "project" })),
         Route::Other => Answer::error(StatusCode::NOT_FOUND),
         Route::Namespace | Route::Volumes | Route::Volume | Route::Labels | Route::MountEndpoint => {
             in_namespace(call, state)
@@ -110,7 +126,7 @@ fn login(call: &Call, state: &mut State) -> Answer {
 
 fn open(state: &mut State, is_refresh: bool) -> Answer {
     let (headers, body) = state.gate.open(is_refresh);
-    Answer { headers, ..Answer::ok(body) }
+    Answer { headers, ..Answer::ok(&body) }
 }
 
 fn in_namespace(call: &Call, state: &mut State) -> Answer {
@@ -118,11 +134,10 @@ fn in_namespace(call: &Call, state: &mut State) -> Answer {
     let Some(namespace) = namespace else { return Answer::error(StatusCode::NOT_FOUND) };
     let (spec, id) = (state.spec, namespace.id.clone());
     match call.route {
-        Route::Namespace => return Answer::ok(namespace.json()),
+        Route::Namespace => return Answer::ok(&namespace.json()),
         Route::Volumes => {
             let volumes = state.volumes.iter().filter(|stored| stored.namespace_id == id);
-            let volumes = volumes.map(|stored| stored.json(spec)).collect::<Vec<_>>();
-            return Answer { told: volumes.iter().filter_map(told).collect(), ..Answer::ok(Value::Array(volumes)) };
+            return Answer::volumes(volumes, spec);
         }
         _ => {}
     }
@@ -132,18 +147,9 @@ fn in_namespace(call: &Call, state: &mut State) -> Answer {
     };
     match call.route {
         Route::MountEndpoint => publish(call, stored).map_or_else(Answer::from, |()| Answer::nothing()),
-        Route::Labels => relabel(call, stored).map_or_else(Answer::from, |()| Answer::ok(stored.json(spec))),
-        _ => {
-            let volume = stored.json(spec);
-            Answer { told: told(&volume).into_iter().collect(), ..Answer::ok(volume) }
-        }
+        Route::Labels => relabel(call, stored).map_or_else(Answer::from, |()| Answer::volume(stored, spec)),
+        _ => Answer::volume(stored, spec),
     }
-}
-
-/// What a volume's JSON says of its endpoint.
-fn told(volume: &Value) -> Option<(String, Option<String>)> {
-    let endpoint = volume.pointer("/nfs/serviceEndpoint").and_then(Value::as_str).filter(|text| !text.is_empty());
-    Some((volume["id"].as_str()?.to_owned(), endpoint.map(Into::into)))
 }
 
 fn publish(call: &Call, stored: &mut Stored) -> Result<(), Refusal> {

@@ -56,10 +56,12 @@ impl Memory {
     /// Notes what an answer said of a volume.
     pub(super) fn told(&mut self, volume: &str, endpoint: Option<&str>) {
         let now = Timestamp::now();
-        let reports = self.reports.entry(volume.to_owned()).or_default();
-        match reports.last_mut() {
+        match self.reports.get_mut(volume).and_then(|reports| reports.last_mut()) {
             Some(report) if report.endpoint.as_deref() == endpoint => report.last = now,
-            _ => reports.push(Report { endpoint: endpoint.map(Into::into), first: now, last: now }),
+            _ => {
+                let report = Report { endpoint: endpoint.map(Into::into), first: now, last: now };
+                self.reports.entry(volume.to_owned()).or_default().push(report);
+            }
         }
     }
 

@@ -33,6 +33,7 @@
 mod answer;
 mod call;
 mod fault;
+mod file;
 mod memory;
 mod script;
 mod server;

@@ -123,7 +123,7 @@ async fn read(request: Request<Incoming>) -> io::Result<Call> {
 fn response(answer: Answer, effect: Option<Effect>) -> Response<Body> {
     let Answer { status, headers, body, .. } = answer;
     let mut content_type = body.is_some().then_some(JSON);
-    let mut text = body.map(|body| body.to_string()).unwrap_or_default().into_bytes();
+    let mut text = body.unwrap_or_default().into_bytes();
     let mut is_broken = false;
     match effect {
         Some(Effect::Status(_, Some(body)) | Effect::Body(body)) => text = body.into_bytes(),

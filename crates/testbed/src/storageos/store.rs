@@ -81,7 +81,9 @@ impl Store {
 
     /// Speaks as this release of the API from now on.
     pub fn speak(&self, spec: Spec) {
-        self.state.lock().spec = spec;
+        let mut state = self.state.lock();
+        state.spec = spec;
+        state.volumes.iter_mut().for_each(Stored::tell_anew);
     }
 
     /// Adds a namespace, unless there is one of this name, and returns its id.

@@ -1,6 +1,7 @@
 //! The StorageOS control plane: its rules, what can go wrong with it, and the original client that takes it for the real one.
 
 mod faults;
+mod file;
 mod original;
 mod scripts;
 mod sessions;
