@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    Call, Route, Spec,
+    Call, Route,
     store::{Namespace, State},
     volume::{MOUNT_ENDPOINT, PV_NAME, PVC_NAME, PVC_NAMESPACE, Stored, Told},
 };
@@ -32,20 +32,18 @@ impl Answer {
         Self { body: Some(body.to_string()), ..Self::nothing() }
     }
 
-    fn volume(stored: &Stored, spec: Spec) -> Self {
-        let told = stored.tell(spec);
-        let body = Some(told.json.clone());
-        Self { body, told: vec![(stored.id.clone(), told.endpoint.clone())], ..Self::nothing() }
+    fn volume(stored: &Stored) -> Self {
+        let Told { json, endpoint } = stored.told.clone();
+        Self { body: Some(json), told: vec![(stored.id.clone(), endpoint)], ..Self::nothing() }
     }
 
-    fn volumes<'a>(volumes: impl Iterator<Item = &'a Stored>, spec: Spec) -> Self {
-        let (mut list, mut all) = (Vec::new(), Vec::new());
+    fn volumes<'a>(volumes: impl Iterator<Item = &'a Stored>) -> Self {
+        let (mut list, mut told) = (Vec::new(), Vec::new());
         for stored in volumes {
-            let Told { json, endpoint } = stored.tell(spec);
-            list.push(json.as_str());
-            all.push((stored.id.clone(), endpoint.clone()));
+            list.push(stored.told.json.as_str());
+            told.push((stored.id.clone(), stored.told.endpoint.clone()));
         }
-        Self { body: Some(format!("[{}]", list.join(","))), told: all, ..Self::nothing() }
+        Self { body: Some(format!("[{}]", list.join(","))), told, ..Self::nothing() }
     }
 
     /// The error with the text that the control plane has for it.
@@ -132,12 +130,12 @@ fn open(state: &mut State, is_refresh: bool) -> Answer {
 fn in_namespace(call: &Call, state: &mut State) -> Answer {
     let namespace = state.namespaces.iter().find(|namespace| Some(&namespace.id) == call.namespace_id.as_ref());
     let Some(namespace) = namespace else { return Answer::error(StatusCode::NOT_FOUND) };
-    let (spec, id) = (state.spec, namespace.id.clone());
+    let id = namespace.id.clone();
     match call.route {
         Route::Namespace => return Answer::ok(&namespace.json()),
         Route::Volumes => {
             let volumes = state.volumes.iter().filter(|stored| stored.namespace_id == id);
-            return Answer::volumes(volumes, spec);
+            return Answer::volumes(volumes);
         }
         _ => {}
     }
@@ -147,8 +145,8 @@ fn in_namespace(call: &Call, state: &mut State) -> Answer {
     };
     match call.route {
         Route::MountEndpoint => publish(call, stored).map_or_else(Answer::from, |()| Answer::nothing()),
-        Route::Labels => relabel(call, stored).map_or_else(Answer::from, |()| Answer::volume(stored, spec)),
-        _ => Answer::volume(stored, spec),
+        Route::Labels => relabel(call, stored).map_or_else(Answer::from, |()| Answer::volume(stored)),
+        _ => Answer::volume(stored),
     }
 }
 

@@ -83,7 +83,7 @@ impl Store {
     pub fn speak(&self, spec: Spec) {
         let mut state = self.state.lock();
         state.spec = spec;
-        state.volumes.iter_mut().for_each(Stored::tell_anew);
+        state.volumes.iter_mut().for_each(|stored| stored.speak(spec));
     }
 
     /// Adds a namespace, unless there is one of this name, and returns its id.
@@ -101,7 +101,7 @@ impl Store {
     /// Adds a volume, and its namespace if need be, and returns the volume's id.
     pub fn add_volume(&self, volume: Volume) -> String {
         let mut state = self.state.lock();
-        let stored = Stored::new(state.namespace_id(&volume.namespace), volume);
+        let stored = Stored::new(state.namespace_id(&volume.namespace), volume, state.spec);
         let id = stored.id.clone();
         state.volumes.push(stored);
         id

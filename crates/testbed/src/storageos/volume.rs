@@ -1,6 +1,6 @@
 //! A volume as a test describes it, and as the API tells of it.
 
-use std::{collections::BTreeMap, sync::OnceLock};
+use std::collections::BTreeMap;
 
 use base64::{Engine, engine::general_purpose::STANDARD_NO_PAD};
 use jiff::Timestamp;
@@ -149,49 +149,47 @@ pub(super) struct Stored {
     pub(super) revision: u64,
     pub(super) created: Timestamp,
     pub(super) updated: Timestamp,
-    told: OnceLock<Told>,
+    spec: Spec,
+    /// Made when the volume changes and not when it is asked for, because thousands are listed every few seconds.
+    pub(super) told: Told,
 }
 
-/// What the API tells of a volume. Kept until the volume changes, because thousands are listed every few seconds.
-#[derive(Debug, Clone)]
+/// What the API tells of a volume.
+#[derive(Debug, Clone, Default)]
 pub(super) struct Told {
     pub(super) json: String,
     pub(super) endpoint: Option<String>,
 }
 
 impl Stored {
-    pub(super) fn new(namespace_id: String, volume: Volume) -> Self {
-        let now = Timestamp::now();
-        Self { id: random_id(), namespace_id, volume, revision: 1, created: now, updated: now, told: OnceLock::new() }
+    pub(super) fn new(namespace_id: String, volume: Volume, spec: Spec) -> Self {
+        let (id, now, told) = (random_id(), Timestamp::now(), Told::default());
+        let mut stored = Self { id, namespace_id, volume, revision: 1, created: now, updated: now, spec, told };
+        stored.speak(spec);
+        stored
     }
 
     /// Notes that something has changed.
     pub(super) fn touch(&mut self) {
         self.revision += 1;
         self.updated = Timestamp::now();
-        self.tell_anew();
+        self.speak(self.spec);
     }
 
-    /// Forgets how it was told.
-    pub(super) fn tell_anew(&mut self) {
-        self.told = OnceLock::new();
+    /// Is told as this release of the API tells it.
+    pub(super) fn speak(&mut self, spec: Spec) {
+        self.spec = spec;
+        let json = self.json();
+        let endpoint = json.pointer("/nfs/serviceEndpoint").and_then(Value::as_str);
+        let endpoint = endpoint.filter(|text| !text.is_empty()).map(Into::into);
+        self.told = Told { json: json.to_string(), endpoint };
     }
 
     pub(super) fn version(&self) -> String {
         version(self.revision)
     }
 
-    /// As the API tells it.
-    pub(super) fn tell(&self, spec: Spec) -> &Told {
-        self.told.get_or_init(|| {
-            let json = self.json(spec);
-            let endpoint = json.pointer("/nfs/serviceEndpoint").and_then(Value::as_str);
-            let endpoint = endpoint.filter(|text| !text.is_empty()).map(Into::into);
-            Told { json: json.to_string(), endpoint }
-        })
-    }
-
-    fn json(&self, spec: Spec) -> Value {
+    fn json(&self) -> Value {
         let Self { id, namespace_id, volume, .. } = self;
         // A volume is attached where its NFS server runs, so each host is a node of its own.
         let host = volume.endpoint.text().map(|endpoint| endpoint.rsplit_once(':').map_or(endpoint, |(host, _)| host));
@@ -214,7 +212,7 @@ impl Stored {
             "updatedAt": self.updated,
             "version": self.version(),
         });
-        if spec == Spec::V2_8 {
+        if self.spec == Spec::V2_8 {
             let hostname = host.unwrap_or_default();
             json["attachedOnHost"] = json!(hostname);
             json["master"]["hostname"] = json!(hostname);

@@ -207,9 +207,11 @@ async fn what_is_gone_is_not_found_with_an_error_that_says_so() -> Result<()> {
         assert_eq!(answer.json()?, json!({ "error": "not found" }));
     }
     assert_eq!(client.get(&volumes).await?.json()?, json!([]));
+    server.add_volume(volume());
     server.remove_namespace("team");
     assert_eq!(client.get(&volumes).await?.status, StatusCode::NOT_FOUND);
     assert_eq!(client.get("/namespaces").await?.json()?, json!([]));
+    assert!(server.volumes().is_empty(), "its volumes have gone with it");
     Ok(())
 }
 
