@@ -55,11 +55,7 @@ impl Watches {
         T: Slim,
         T::Wire: Resource<Scope = NamespaceResourceScope>,
     {
-        let api = match &self.namespace {
-            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
-            None => Api::all(self.client.clone()),
-        };
-        self.keep_feeding(api, Selection::default(), store)
+        self.keep_feeding(self.namespaced(), Selection::default(), store)
     }
 
     /// Feeds a store of what lives in no namespace, until the returned future is dropped.
@@ -92,6 +88,24 @@ impl Watches {
     {
         let selection = Selection { labels: Some(label.to_owned()), ..Selection::default() };
         self.keep_feeding(Api::namespaced(self.client.clone(), namespace), selection, store)
+    }
+
+    /// Feeds a store of what a selector of labels matches in the namespaces that are looked at, until the returned future is
+    /// dropped.
+    pub fn feed_selected<T>(&self, labels: &str, store: &Store<T>) -> impl Future<Output = ()> + Send + 'static
+    where
+        T: Slim,
+        T::Wire: Resource<Scope = NamespaceResourceScope>,
+    {
+        let selection = Selection { labels: Some(labels.to_owned()), ..Selection::default() };
+        self.keep_feeding(self.namespaced(), selection, store)
+    }
+
+    fn namespaced<K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>>(&self) -> Api<K> {
+        match &self.namespace {
+            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
+            None => Api::all(self.client.clone()),
+        }
     }
 
     fn keep_feeding<T: Slim>(
