@@ -9,4 +9,5 @@ pub mod objects;
 mod sample;
 pub mod settings;
 pub mod source;
+pub mod storageos;
 pub mod way;

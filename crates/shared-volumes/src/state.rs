@@ -1,0 +1,341 @@
+//! What is known of the volumes: what their source told last, who leads where, and what was verified.
+//!
+//! It is the memory of one term. A replica that begins to lead knows nothing, and reads everything again.
+
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    net::SocketAddr,
+    sync::Arc,
+    time::Duration,
+};
+
+use cluster::ObjectKey;
+use platform::queue;
+use tokio::time::Instant;
+
+use crate::{
+    decision::ClaimSeen,
+    endpoint,
+    round::Round,
+    source::{SharedVolume, VolumeId},
+};
+
+/// How many rounds may wait for one volume. More would only measure the same.
+const MOST_ROUNDS: usize = 8;
+
+/// The key of a volume in the queues.
+#[derive(Debug, Clone)]
+pub struct VolumeKey {
+    /// Which volume.
+    pub id: VolumeId,
+    /// The namespace of its claim.
+    tenant: Arc<str>,
+}
+
+impl PartialEq for VolumeKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.id == other.id
+    }
+}
+
+impl Eq for VolumeKey {}
+
+impl std::hash::Hash for VolumeKey {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.id.hash(state);
+    }
+}
+
+impl queue::Key for VolumeKey {
+    fn tenant(&self) -> &str {
+        &self.tenant
+    }
+}
+
+impl VolumeKey {
+    /// The key of a volume that nobody has told of.
+    #[must_use]
+    pub fn unknown(id: VolumeId) -> Self {
+        Self { id, tenant: "".into() }
+    }
+}
+
+/// What is known of one volume.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) volume: Arc<SharedVolume>,
+    /// Whether its source said that it is gone.
+    pub(crate) gone: bool,
+    /// When it was first told to be where it is now.
+    pub(crate) since: Instant,
+    /// Whether its address led elsewhere when it was told so, and has not been changed since.
+    pub(crate) moving: bool,
+    pub(crate) verified: Option<Verified>,
+    pub(crate) failures: u32,
+    /// What was decided last, and told.
+    pub(crate) told: Option<&'static str>,
+    /// When its address was first refused.
+    pub(crate) refused_since: Option<Instant>,
+    rounds: Vec<Arc<Round>>,
+}
+
+/// A volume whose objects were read, found right, and published.
+#[derive(Debug, Clone)]
+pub(crate) struct Verified {
+    pub(crate) volume: Arc<SharedVolume>,
+    pub(crate) service: ObjectKey,
+    pub(crate) until: Instant,
+}
+
+/// One look at a volume.
+#[derive(Debug, Clone)]
+pub(crate) struct View {
+    pub(crate) volume: Arc<SharedVolume>,
+    pub(crate) gone: bool,
+    pub(crate) since: Instant,
+    pub(crate) moving: bool,
+    pub(crate) rival: Option<VolumeId>,
+    pub(crate) verified: Option<Verified>,
+}
+
+/// The memory.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    volumes: HashMap<VolumeId, Entry>,
+    by_claim: HashMap<ObjectKey, BTreeSet<VolumeId>>,
+    by_endpoint: HashMap<SocketAddr, BTreeSet<VolumeId>>,
+    by_home: HashMap<Arc<str>, HashSet<VolumeId>>,
+    /// Where addresses lead, or may lead, by what we wrote; the store of slices says the rest.
+    leads: HashMap<VolumeId, BTreeSet<SocketAddr>>,
+}
+
+impl State {
+    /// The source told of a volume. Returns the volumes about which something else may be decided now.
+    pub(crate) fn told(&mut self, volume: SharedVolume, now: Instant) -> Vec<VolumeKey> {
+        let id = Arc::clone(&volume.id);
+        let known = self.volumes.get(&id);
+        if known.is_some_and(|entry| *entry.volume == volume && !entry.gone) {
+            return Vec::new();
+        }
+        let moved = known.is_none_or(|entry| entry.volume.endpoint != volume.endpoint || entry.gone);
+        let mut affected = self.rivals(&id);
+        self.forget_indexes(&id);
+        self.remember_indexes(&volume);
+        let volume = Arc::new(volume);
+        let entry = self.volumes.entry(Arc::clone(&id)).or_insert_with(|| Entry::new(Arc::clone(&volume), now));
+        if moved {
+            (entry.since, entry.moving) = (now, entry.verified.is_some());
+        }
+        (entry.volume, entry.gone, entry.failures) = (volume, false, 0);
+        affected.extend(self.rivals(&id));
+        affected.insert(id);
+        self.keys(affected)
+    }
+
+    /// The source said that a volume is gone.
+    pub(crate) fn gone(&mut self, id: &str) -> Vec<VolumeKey> {
+        let mut affected = self.rivals(id);
+        let Some(entry) = self.volumes.get_mut(id) else { return Vec::new() };
+        entry.gone = true;
+        let volume = Arc::clone(&entry.volume);
+        if let Some(endpoint) = volume.endpoint.as_deref().and_then(endpoint::parse) {
+            remove(&mut self.by_endpoint, &endpoint, id);
+        }
+        affected.insert(Arc::clone(&volume.id));
+        self.keys(affected)
+    }
+
+    /// Nothing is left of a volume.
+    pub(crate) fn forget(&mut self, id: &str) {
+        self.forget_indexes(id);
+        self.volumes.remove(id);
+        self.leads.remove(id);
+    }
+
+    /// Those that were told of before and are missing where they were: somebody has to ask for each of them.
+    pub(crate) fn missing(&self, home: &str, present: &HashSet<VolumeId>) -> Vec<Arc<SharedVolume>> {
+        let known = self.by_home.get(home).into_iter().flatten();
+        let missing = known.filter(|id| !present.contains(*id)).filter_map(|id| self.volumes.get(id));
+        missing.filter(|entry| !entry.gone).map(|entry| Arc::clone(&entry.volume)).collect()
+    }
+
+    /// Where volumes were told to be.
+    pub(crate) fn homes(&self) -> Vec<Arc<str>> {
+        self.by_home.keys().cloned().collect()
+    }
+
+    pub(crate) fn view(&self, id: &str) -> Option<View> {
+        let entry = self.volumes.get(id)?;
+        Some(View {
+            volume: Arc::clone(&entry.volume),
+            gone: entry.gone,
+            since: entry.since,
+            moving: entry.moving,
+            rival: self.rivals(id).into_iter().next(),
+            verified: entry.verified.clone(),
+        })
+    }
+
+    pub(crate) fn entry(&mut self, id: &str) -> Option<&mut Entry> {
+        self.volumes.get_mut(id)
+    }
+
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.volumes.values()
+    }
+
+    /// Whether this is still what the source told last.
+    pub(crate) fn is_current(&self, view: &View) -> bool {
+        let known = self.volumes.get(&view.volume.id);
+        known.is_some_and(|entry| entry.volume.endpoint == view.volume.endpoint && entry.gone == view.gone)
+            && self.rivals(&view.volume.id).is_empty() == view.rival.is_none()
+    }
+
+    /// The volumes that were verified long enough ago.
+    pub(crate) fn expired(&self, now: Instant) -> Vec<VolumeKey> {
+        let expired = |entry: &&Entry| entry.verified.as_ref().is_some_and(|verified| verified.until <= now);
+        self.volumes.values().filter(expired).map(|entry| key(&entry.volume)).collect()
+    }
+
+    /// The volumes that name this claim.
+    pub(crate) fn of_claim(&self, claim: &ObjectKey) -> Vec<VolumeKey> {
+        self.keys(self.by_claim.get(claim).cloned().unwrap_or_default())
+    }
+
+    /// The volume that this Service was verified for.
+    pub(crate) fn of_service(&self, service: &ObjectKey) -> Option<VolumeKey> {
+        let is_its = |entry: &&Entry| entry.verified.as_ref().is_some_and(|verified| verified.service == *service);
+        self.volumes.values().find(is_its).map(|entry| key(&entry.volume))
+    }
+
+    pub(crate) fn key_of(&self, id: &VolumeId) -> VolumeKey {
+        self.volumes.get(id).map_or_else(|| VolumeKey::unknown(Arc::clone(id)), |entry| key(&entry.volume))
+    }
+
+    /// Another volume that was told to be at this endpoint.
+    pub(crate) fn claimant(&self, endpoint: SocketAddr, except: &str) -> Option<VolumeId> {
+        self.by_endpoint.get(&endpoint)?.iter().find(|id| ***id != *except).cloned()
+    }
+
+    /// Another volume whose address leads to this endpoint, or may, by what we wrote.
+    pub(crate) fn leader_to(&self, endpoint: SocketAddr, except: &str) -> Option<VolumeId> {
+        let leads = |(id, to): &(&VolumeId, &BTreeSet<SocketAddr>)| ***id != *except && to.contains(&endpoint);
+        self.leads.iter().find(leads).map(|(id, _)| Arc::clone(id))
+    }
+
+    /// The address of a volume is about to lead there.
+    pub(crate) fn will_lead(&mut self, id: &VolumeId, endpoint: SocketAddr) {
+        self.leads.entry(Arc::clone(id)).or_default().insert(endpoint);
+    }
+
+    /// It leads there, or nowhere.
+    pub(crate) fn leads(&mut self, id: &str, endpoint: Option<SocketAddr>) {
+        match (endpoint, self.leads.get_mut(id)) {
+            (Some(endpoint), Some(to)) => *to = BTreeSet::from([endpoint]),
+            (Some(endpoint), None) => {
+                self.leads.insert(id.into(), BTreeSet::from([endpoint]));
+            }
+            (None, _) => {
+                self.leads.remove(id);
+            }
+        }
+    }
+
+    /// A round waits until the volume has settled.
+    pub(crate) fn wait_for(&mut self, key: &VolumeKey, round: &Arc<Round>) {
+        if let Some(entry) = self.volumes.get_mut(&key.id)
+            && entry.rounds.len() < MOST_ROUNDS
+        {
+            entry.rounds.push(Arc::clone(round));
+        }
+    }
+
+    /// The volume has settled, one way or the other.
+    pub(crate) fn settled(&mut self, id: &str) {
+        if let Some(entry) = self.volumes.get_mut(id) {
+            entry.rounds.clear();
+        }
+    }
+
+    fn rivals(&self, id: &str) -> BTreeSet<VolumeId> {
+        let endpoint = self.volumes.get(id).filter(|entry| !entry.gone).and_then(|entry| {
+            entry.volume.endpoint.as_deref().and_then(endpoint::parse)
+        });
+        let claimants = endpoint.and_then(|endpoint| self.by_endpoint.get(&endpoint));
+        claimants.into_iter().flatten().filter(|other| ***other != *id).cloned().collect()
+    }
+
+    fn remember_indexes(&mut self, volume: &SharedVolume) {
+        let id = &volume.id;
+        if let Some(claim) = &volume.claim {
+            self.by_claim.entry(claim.clone()).or_default().insert(Arc::clone(id));
+        }
+        if let Some(endpoint) = volume.endpoint.as_deref().and_then(endpoint::parse) {
+            self.by_endpoint.entry(endpoint).or_default().insert(Arc::clone(id));
+        }
+        self.by_home.entry(Arc::clone(&volume.home)).or_default().insert(Arc::clone(id));
+    }
+
+    fn forget_indexes(&mut self, id: &str) {
+        let Some(entry) = self.volumes.get(id) else { return };
+        let volume = Arc::clone(&entry.volume);
+        if let Some(claim) = &volume.claim {
+            remove(&mut self.by_claim, claim, id);
+        }
+        if let Some(endpoint) = volume.endpoint.as_deref().and_then(endpoint::parse) {
+            remove(&mut self.by_endpoint, &endpoint, id);
+        }
+        if let Some(ids) = self.by_home.get_mut(&volume.home) {
+            ids.remove(id);
+            if ids.is_empty() {
+                self.by_home.remove(&volume.home);
+            }
+        }
+    }
+
+    fn keys(&self, ids: BTreeSet<VolumeId>) -> Vec<VolumeKey> {
+        ids.iter().map(|id| self.key_of(id)).collect()
+    }
+}
+
+impl Entry {
+    fn new(volume: Arc<SharedVolume>, now: Instant) -> Self {
+        Self {
+            volume,
+            gone: false,
+            since: now,
+            moving: false,
+            verified: None,
+            failures: 0,
+            told: None,
+            refused_since: None,
+            rounds: Vec::new(),
+        }
+    }
+}
+
+fn key(volume: &SharedVolume) -> VolumeKey {
+    let tenant = volume.claim.as_ref().map_or("", ObjectKey::namespace);
+    VolumeKey { id: Arc::clone(&volume.id), tenant: tenant.into() }
+}
+
+fn remove<K: std::hash::Hash + Eq>(index: &mut HashMap<K, BTreeSet<VolumeId>>, key: &K, id: &str) {
+    if let Some(ids) = index.get_mut(key) {
+        ids.remove(id);
+        if ids.is_empty() {
+            index.remove(key);
+        }
+    }
+}
+
+/// How long a volume that failed so often is left alone: longer each time, and never the same as the others.
+pub(crate) fn pause(failures: u32, jitter: f64) -> Duration {
+    const LONGEST: Duration = Duration::from_secs(15);
+    let longest = Duration::from_millis(50).saturating_mul(1 << failures.min(12)).min(LONGEST);
+    longest.mul_f64(jitter.mul_add(0.5, 0.5))
+}
+
+/// What a cached claim tells: whether it is there. All else is read live.
+pub(crate) fn cached_claim(there: bool) -> ClaimSeen {
+    if there { ClaimSeen::There } else { ClaimSeen::Missing }
+}
