@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cluster::watch::Watches;
+use cluster::{slice::WITHOUT_SELECTOR, watch::Watches};
 use enforcement::{Enforcement, audit::Audit};
 use ephemeral::{
     Ephemeral,
@@ -19,6 +19,7 @@ use platform::{
 };
 use provisioner::Provisioner;
 use releaser::{Releaser, Scrub, scrub::SCRUB};
+use shared_volumes::{SharedVolumes, StorageOs, names::VOLUME_ID};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -50,6 +51,7 @@ pub(crate) struct Features {
     audit: Option<Audit>,
     placement: Option<Placement>,
     steering: Option<Arc<Steering>>,
+    shared_volumes: Option<SharedVolumes>,
 }
 
 impl Features {
@@ -134,7 +136,16 @@ impl Features {
             let caches = ephemeral::Caches::beside(pods, claims, namespaces);
             Ephemeral::new(caches, writer.clone(), recorder.clone(), registry, config.ephemeral.concurrency)
         });
-        Ok(Self { stores, ephemeral, reclaim, provisioner, releaser, enforcement, audit, placement, steering })
+        let shared_volumes = runs(Feature::SharedVolumes).then(|| {
+            let source = StorageOs::new(config.shared_volumes.storageos(), registry);
+            let source = source.map_err(|why| anyhow::anyhow!("sharedVolumes.storageos: {why}"))?;
+            let caches = shared_volumes::Caches::beside(claims);
+            let settings = config.shared_volumes.settings(config.namespace.as_deref());
+            let (writer, recorder) = (writer.clone(), recorder.clone());
+            anyhow::Ok(SharedVolumes::new(caches, Arc::new(source), writer, recorder, registry, settings))
+        });
+        let shared_volumes = shared_volumes.transpose()?;
+        Ok(Self { stores, ephemeral, reclaim, provisioner, releaser, enforcement, audit, placement, steering, shared_volumes })
     }
 
     /// Those that API servers ask.
@@ -162,22 +173,24 @@ impl Features {
         let release = self.releaser.iter().map(|feature| feature.run(stopping.clone()));
         let audit = self.audit.iter().map(|audit| audit.run(stopping.clone()));
         let place = self.placement.iter().map(|feature| feature.run(stopping.clone()));
+        let share = self.shared_volumes.iter().map(|feature| feature.run(stopping.clone()));
         tokio::join!(
             join_all(make),
             join_all(free),
             join_all(provision),
             join_all(release),
             join_all(audit),
-            join_all(place)
+            join_all(place),
+            join_all(share)
         );
     }
 
     /// One watch per kind that they need.
     pub(crate) fn feed(&self, watches: &Watches) -> JoinSet<()> {
-        let Self { stores, ephemeral, reclaim, provisioner, releaser, enforcement, placement, .. } = self;
+        let Self { stores, ephemeral, reclaim, provisioner, releaser, enforcement, placement, shared_volumes, .. } = self;
         let (enforces, places) = (enforcement.is_some(), placement.is_some());
         let mut feeds = JoinSet::new();
-        if ephemeral.is_some() || provisioner.is_some() || releaser.is_some() || places {
+        if ephemeral.is_some() || provisioner.is_some() || releaser.is_some() || places || shared_volumes.is_some() {
             feeds.spawn(watches.feed(&stores.claims));
         }
         if ephemeral.is_some() || provisioner.is_some() || enforces || places {
@@ -204,6 +217,10 @@ impl Features {
         if let Some(reclaim) = reclaim {
             feeds.spawn(watches.feed_cluster_scoped(&reclaim.caches().drivers));
             feeds.spawn(watches.feed_cluster_scoped(&reclaim.caches().attachments));
+        }
+        if let Some(shared_volumes) = shared_volumes {
+            feeds.spawn(watches.feed_selected(VOLUME_ID, &shared_volumes.caches().services));
+            feeds.spawn(watches.feed_selected(WITHOUT_SELECTOR, &shared_volumes.caches().slices));
         }
         feeds
     }

@@ -46,8 +46,9 @@ pub struct Listed {
 
 /// A source of shared volumes.
 pub trait Source: Send + Sync + 'static {
-    /// All volumes, home by home. A home that cannot be read hides no other.
-    fn list(&self) -> BoxFuture<'_, Result<Vec<Home>, SourceError>>;
+    /// Tells of all volumes, home by home as each is read: one that is slow or cannot be read hides no other. Returns where there
+    /// are any, also of homes that somebody else is still reading.
+    fn list<'a>(&'a self, tell: &'a (dyn Fn(Home) + Send + Sync)) -> BoxFuture<'a, Result<Vec<Arc<str>>, SourceError>>;
 
     /// The volume as it is now; none only if the source knows for sure that it is gone.
     fn look<'a>(&'a self, volume: &'a SharedVolume) -> BoxFuture<'a, Result<Option<SharedVolume>, SourceError>>;

@@ -10,12 +10,12 @@ use std::{
 };
 
 use cluster::ObjectKey;
-use platform::queue;
+use platform::{queue, trouble::Trouble};
 use tokio::time::Instant;
 
 use crate::{
-    decision::ClaimSeen,
     endpoint,
+    objects::Owner,
     round::Round,
     source::{SharedVolume, VolumeId},
 };
@@ -25,9 +25,9 @@ const MOST_ROUNDS: usize = 8;
 
 /// The key of a volume in the queues.
 #[derive(Debug, Clone)]
-pub struct VolumeKey {
+pub(crate) struct VolumeKey {
     /// Which volume.
-    pub id: VolumeId,
+    pub(crate) id: VolumeId,
     /// The namespace of its claim.
     tenant: Arc<str>,
 }
@@ -54,8 +54,7 @@ impl queue::Key for VolumeKey {
 
 impl VolumeKey {
     /// The key of a volume that nobody has told of.
-    #[must_use]
-    pub fn unknown(id: VolumeId) -> Self {
+    fn unknown(id: VolumeId) -> Self {
         Self { id, tenant: "".into() }
     }
 }
@@ -66,17 +65,30 @@ pub(crate) struct Entry {
     pub(crate) volume: Arc<SharedVolume>,
     /// Whether its source said that it is gone.
     pub(crate) gone: bool,
+    /// When its source told of it last.
+    heard: Instant,
     /// When it was first told to be where it is now.
     pub(crate) since: Instant,
     /// Whether its address led elsewhere when it was told so, and has not been changed since.
     pub(crate) moving: bool,
     pub(crate) verified: Option<Verified>,
+    /// The Service that it was verified with last.
+    pub(crate) service: Option<ObjectKey>,
     pub(crate) failures: u32,
     /// What was decided last, and told.
     pub(crate) told: Option<&'static str>,
+    /// What is wrong, and was said.
+    pub(crate) trouble: Trouble,
     /// When its address was first refused.
     pub(crate) refused_since: Option<Instant>,
     rounds: Vec<Arc<Round>>,
+}
+
+/// A volume that is worked on: by one at a time, whichever queue it came from.
+#[derive(Debug, Default)]
+struct Busy {
+    /// Somebody else wanted to.
+    again: bool,
 }
 
 /// A volume whose objects were read, found right, and published.
@@ -84,6 +96,7 @@ pub(crate) struct Entry {
 pub(crate) struct Verified {
     pub(crate) volume: Arc<SharedVolume>,
     pub(crate) service: ObjectKey,
+    pub(crate) owner: Owner,
     pub(crate) until: Instant,
 }
 
@@ -92,10 +105,12 @@ pub(crate) struct Verified {
 pub(crate) struct View {
     pub(crate) volume: Arc<SharedVolume>,
     pub(crate) gone: bool,
-    pub(crate) since: Instant,
-    pub(crate) moving: bool,
     pub(crate) rival: Option<VolumeId>,
     pub(crate) verified: Option<Verified>,
+    /// The Service that it was verified with last.
+    pub(crate) service: Option<ObjectKey>,
+    /// How often the work on it has failed in a row.
+    pub(crate) failures: u32,
 }
 
 /// The memory.
@@ -107,16 +122,35 @@ pub(crate) struct State {
     by_home: HashMap<Arc<str>, HashSet<VolumeId>>,
     /// Where addresses lead, or may lead, by what we wrote; the store of slices says the rest.
     leads: HashMap<VolumeId, BTreeSet<SocketAddr>>,
+    busy: HashMap<VolumeId, Busy>,
 }
 
 impl State {
+    /// Whether the volume may be worked on. If not, whoever does it is asked to do it again.
+    pub(crate) fn begin(&mut self, id: &VolumeId) -> bool {
+        if let Some(busy) = self.busy.get_mut(id) {
+            busy.again = true;
+            return false;
+        }
+        self.busy.insert(Arc::clone(id), Busy::default());
+        true
+    }
+
+    /// The work has ended. Whether it is to be done again.
+    pub(crate) fn end(&mut self, id: &str) -> bool {
+        self.busy.remove(id).is_some_and(|busy| busy.again)
+    }
+
     /// The source told of a volume. Returns the volumes about which something else may be decided now.
     pub(crate) fn told(&mut self, volume: SharedVolume, now: Instant) -> Vec<VolumeKey> {
         let id = Arc::clone(&volume.id);
-        let known = self.volumes.get(&id);
-        if known.is_some_and(|entry| *entry.volume == volume && !entry.gone) {
-            return Vec::new();
+        if let Some(entry) = self.volumes.get_mut(&id) {
+            entry.heard = now;
+            if *entry.volume == volume && !entry.gone {
+                return Vec::new();
+            }
         }
+        let known = self.volumes.get(&id);
         let moved = known.is_none_or(|entry| entry.volume.endpoint != volume.endpoint || entry.gone);
         let mut affected = self.rivals(&id);
         self.forget_indexes(&id);
@@ -124,7 +158,7 @@ impl State {
         let volume = Arc::new(volume);
         let entry = self.volumes.entry(Arc::clone(&id)).or_insert_with(|| Entry::new(Arc::clone(&volume), now));
         if moved {
-            (entry.since, entry.moving) = (now, entry.verified.is_some());
+            (entry.since, entry.moving) = (now, entry.service.is_some());
         }
         (entry.volume, entry.gone, entry.failures) = (volume, false, 0);
         affected.extend(self.rivals(&id));
@@ -132,11 +166,11 @@ impl State {
         self.keys(affected)
     }
 
-    /// The source said that a volume is gone.
-    pub(crate) fn gone(&mut self, id: &str) -> Vec<VolumeKey> {
+    /// The source said that a volume is gone, when it was asked at this time.
+    pub(crate) fn gone(&mut self, id: &str, asked: Instant) -> Vec<VolumeKey> {
         let mut affected = self.rivals(id);
-        let Some(entry) = self.volumes.get_mut(id) else { return Vec::new() };
-        entry.gone = true;
+        let Some(entry) = self.volumes.get_mut(id).filter(|entry| entry.heard < asked) else { return Vec::new() };
+        (entry.gone, entry.failures) = (true, 0);
         let volume = Arc::clone(&entry.volume);
         if let Some(endpoint) = volume.endpoint.as_deref().and_then(endpoint::parse) {
             remove(&mut self.by_endpoint, &endpoint, id);
@@ -169,10 +203,10 @@ impl State {
         Some(View {
             volume: Arc::clone(&entry.volume),
             gone: entry.gone,
-            since: entry.since,
-            moving: entry.moving,
             rival: self.rivals(id).into_iter().next(),
             verified: entry.verified.clone(),
+            service: entry.service.clone(),
+            failures: entry.failures,
         })
     }
 
@@ -204,12 +238,17 @@ impl State {
 
     /// The volume that this Service was verified for.
     pub(crate) fn of_service(&self, service: &ObjectKey) -> Option<VolumeKey> {
-        let is_its = |entry: &&Entry| entry.verified.as_ref().is_some_and(|verified| verified.service == *service);
+        let is_its = |entry: &&Entry| entry.service.as_ref() == Some(service);
         self.volumes.values().find(is_its).map(|entry| key(&entry.volume))
     }
 
     pub(crate) fn key_of(&self, id: &VolumeId) -> VolumeKey {
         self.volumes.get(id).map_or_else(|| VolumeKey::unknown(Arc::clone(id)), |entry| key(&entry.volume))
+    }
+
+    /// The volumes that were told to be at this endpoint.
+    pub(crate) fn at(&self, endpoint: SocketAddr) -> Vec<VolumeKey> {
+        self.keys(self.by_endpoint.get(&endpoint).cloned().unwrap_or_default())
     }
 
     /// Another volume that was told to be at this endpoint.
@@ -228,16 +267,27 @@ impl State {
         self.leads.entry(Arc::clone(id)).or_default().insert(endpoint);
     }
 
-    /// It leads there, or nowhere.
-    pub(crate) fn leads(&mut self, id: &str, endpoint: Option<SocketAddr>) {
-        match (endpoint, self.leads.get_mut(id)) {
-            (Some(endpoint), Some(to)) => *to = BTreeSet::from([endpoint]),
-            (Some(endpoint), None) => {
-                self.leads.insert(id.into(), BTreeSet::from([endpoint]));
-            }
-            (None, _) => {
-                self.leads.remove(id);
-            }
+    /// It leads there, or nowhere. Returns those who waited for it to leave.
+    pub(crate) fn leads(&mut self, id: &str, endpoint: Option<SocketAddr>) -> Vec<VolumeKey> {
+        let now: BTreeSet<SocketAddr> = endpoint.into_iter().collect();
+        let before = self.leads.remove(id).unwrap_or_default();
+        let left = before.difference(&now).flat_map(|endpoint| self.at(*endpoint));
+        let waiting = left.filter(|key| *key.id != *id).collect();
+        if !now.is_empty() {
+            self.leads.insert(id.into(), now);
+        }
+        waiting
+    }
+
+    /// Whether it may lead anywhere by what we wrote.
+    pub(crate) fn may_lead(&self, id: &str) -> bool {
+        self.leads.contains_key(id)
+    }
+
+    /// It does not lead there after all: the write was refused.
+    pub(crate) fn does_not_lead(&mut self, id: &str, endpoint: SocketAddr) {
+        if let Some(to) = self.leads.get_mut(id) {
+            to.remove(&endpoint);
         }
     }
 
@@ -258,9 +308,11 @@ impl State {
     }
 
     fn rivals(&self, id: &str) -> BTreeSet<VolumeId> {
-        let endpoint = self.volumes.get(id).filter(|entry| !entry.gone).and_then(|entry| {
-            entry.volume.endpoint.as_deref().and_then(endpoint::parse)
-        });
+        let endpoint = self
+            .volumes
+            .get(id)
+            .filter(|entry| !entry.gone)
+            .and_then(|entry| entry.volume.endpoint.as_deref().and_then(endpoint::parse));
         let claimants = endpoint.and_then(|endpoint| self.by_endpoint.get(&endpoint));
         claimants.into_iter().flatten().filter(|other| ***other != *id).cloned().collect()
     }
@@ -303,11 +355,14 @@ impl Entry {
         Self {
             volume,
             gone: false,
+            heard: now,
             since: now,
             moving: false,
             verified: None,
+            service: None,
             failures: 0,
             told: None,
+            trouble: Trouble::default(),
             refused_since: None,
             rounds: Vec::new(),
         }
@@ -333,9 +388,4 @@ pub(crate) fn pause(failures: u32, jitter: f64) -> Duration {
     const LONGEST: Duration = Duration::from_secs(15);
     let longest = Duration::from_millis(50).saturating_mul(1 << failures.min(12)).min(LONGEST);
     longest.mul_f64(jitter.mul_add(0.5, 0.5))
-}
-
-/// What a cached claim tells: whether it is there. All else is read live.
-pub(crate) fn cached_claim(there: bool) -> ClaimSeen {
-    if there { ClaimSeen::There } else { ClaimSeen::Missing }
 }

@@ -94,6 +94,12 @@ fn ours(seen: &Observation) -> Option<&Slice> {
         .find_map(|name| seen.slices.iter().find(|slice| slice.key.name() == name && is_managed_by(slice, MANAGER)))
 }
 
+/// Whether we look after a slice.
+#[must_use]
+pub fn is_ours(slice: &Slice) -> bool {
+    is_managed_by(slice, MANAGER)
+}
+
 fn is_managed_by(slice: &Slice, manager: &str) -> bool {
     slice.labels.get(MANAGED_BY).is_some_and(|found| found == manager)
 }

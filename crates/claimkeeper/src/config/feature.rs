@@ -13,6 +13,7 @@ pub(crate) enum Feature {
     Releaser,
     Enforcement,
     Placement,
+    SharedVolumes,
 }
 
 /// A name that belongs to no feature.
@@ -20,8 +21,8 @@ pub(crate) enum Feature {
 pub(crate) struct UnknownFeature(String);
 
 impl Feature {
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Ephemeral, Self::Provisioner, Self::Releaser, Self::Enforcement, Self::Placement];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Ephemeral, Self::Provisioner, Self::Releaser, Self::Enforcement, Self::Placement, Self::SharedVolumes];
 
     /// The name in flags, configuration, logs and metrics.
     pub(crate) fn name(self) -> &'static str {
@@ -31,6 +32,7 @@ impl Feature {
             Self::Releaser => "releaser",
             Self::Enforcement => "enforcement",
             Self::Placement => "placement",
+            Self::SharedVolumes => "shared-volumes",
         }
     }
 

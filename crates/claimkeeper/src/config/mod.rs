@@ -9,6 +9,7 @@ mod placement;
 pub(crate) mod provisioner;
 pub(crate) mod releaser;
 mod seconds;
+pub(crate) mod shared_volumes;
 pub(crate) mod webhook;
 
 use std::{fs, net::SocketAddr, path::Path};
@@ -41,6 +42,7 @@ pub(crate) struct Config {
     pub releaser: releaser::Releaser,
     pub enforcement: ::enforcement::Settings,
     pub placement: ::placement::Settings,
+    pub shared_volumes: shared_volumes::SharedVolumes,
 }
 
 /// Who of several replicas acts.
@@ -219,6 +221,7 @@ impl Config {
         self.provisioner.check()?;
         check_concurrency("releaser.concurrency", self.releaser.concurrency)?;
         self.releaser.check()?;
+        self.shared_volumes.check()?;
         self.webhook.check()?;
         enforcement::check(&self.enforcement)?;
         check_concurrency("placement.concurrency", self.placement.concurrency)?;
@@ -297,7 +300,7 @@ mod tests {
         assert_eq!(
             error("zzz: 1\n"),
             "line 1, column 1: unknown key `zzz`; known here: features, namespace, leaderElection, admin, webhook, \
-             log, ephemeral, provisioner, releaser, enforcement, placement"
+             log, ephemeral, provisioner, releaser, enforcement, placement, sharedVolumes"
         );
     }
 
@@ -368,6 +371,13 @@ mod tests {
             ("webhook: {certificates: {configurations: [other/x]}}\n", "`other/x` names no webhook configuration"),
             ("webhook: {certificates: {leafLifetime: 30s}}\n", "webhook.certificates.leafLifetime: is 30s"),
             ("webhook: {certificates: {caLifetime: 720h}}\n", "webhook.certificates.caLifetime: is 2592000s"),
+            ("sharedVolumes: {concurrency: 0}\n", "sharedVolumes.concurrency: is 0"),
+            ("sharedVolumes: {storageos: {endpoint: 'ftp://x'}}\n", "sharedVolumes.storageos.endpoint: `ftp://x`"),
+            ("sharedVolumes: {storageos: {pollInterval: 1ms}}\n", "sharedVolumes.storageos.pollInterval: is 1ms"),
+            ("sharedVolumes: {createPollInterval: 0s}\n", "sharedVolumes.createPollInterval: is 0ns"),
+            ("sharedVolumes: {allowedEndpoints: [10.0.0.0]}\n", "`10.0.0.0` is not a range of addresses"),
+            ("sharedVolumes: {endpointGone: forget}\n", "line 1"),
+            ("sharedVolumes: {serviceName: volume}\n", "line 1"),
             ("namespace: ''\n", "namespace: is empty"),
             ("features: [ephemeral]\nfeatures: []\n", "the key `features` appears twice"),
         ] {
@@ -392,12 +402,14 @@ mod tests {
             .replace("# namespace:", "namespace:")
             .replace("# identity:", "identity:")
             .replace("# clientCA:", "clientCA:")
-            .replace("# configurations:", "configurations:");
+            .replace("# configurations:", "configurations:")
+            .replace("# ca:", "ca:");
         let all_keys = Config::parse(&uncommented).unwrap();
         assert!(all_keys.namespace.is_some() && all_keys.webhook.client_ca.is_some());
         let every = Config { features: Feature::ALL.into(), ..Config::default() };
         let default = every.webhook.certificates.settings("home", &every.webhook_configurations());
         assert_eq!(all_keys.webhook.certificates.configurations, Some(default.configurations));
+        assert!(all_keys.shared_volumes.storageos.ca.is_some());
         assert!(all_keys.leader_election.namespace.is_some() && all_keys.leader_election.identity.is_some());
     }
 

@@ -95,12 +95,19 @@ pub fn build(mut config: Config, options: ClientOptions) -> Result<Client, Clien
 /// A client that refuses to write while this process does not lead. Features take this one and no other, so that the compiler
 /// sees to it that their writes are fenced.
 #[derive(Clone)]
-pub struct FencedClient(Client);
+pub struct FencedClient(Client, Fence);
 
 impl FencedClient {
     /// A client like that of [`build`], behind `fence`.
     pub fn build(config: Config, options: ClientOptions, fence: &Fence) -> Result<Self, ClientError> {
-        build(config, ClientOptions { fence: Some(fence.clone()), ..options }).map(Self)
+        let client = build(config, ClientOptions { fence: Some(fence.clone()), ..options })?;
+        Ok(Self(client, fence.clone()))
+    }
+
+    /// Whether this process may write now: for writes to others than the API server, which no client refuses.
+    #[must_use]
+    pub fn may_write(&self) -> bool {
+        self.1.is_open()
     }
 }
 

@@ -56,11 +56,8 @@ impl Answer {
 impl Http {
     pub(super) fn new(settings: &StorageOsSettings, metrics: Metrics) -> Result<Self, String> {
         let base = base_url(&settings.endpoint)?;
-        let connector = HttpsConnectorBuilder::new()
-            .with_tls_config(tls(&base, settings)?)
-            .https_or_http()
-            .enable_http1()
-            .build();
+        let connector =
+            HttpsConnectorBuilder::new().with_tls_config(tls(&base, settings)?).https_or_http().enable_http1().build();
         let client = Client::builder(TokioExecutor::new()).pool_timer(TokioTimer::new()).build(connector);
         Ok(Self { client, base, timeout: settings.request_timeout, circuit: Circuit::default(), metrics })
     }
@@ -154,7 +151,8 @@ fn tls(base: &str, settings: &StorageOsSettings) -> Result<ClientConfig, String>
     if !roots.is_empty() || !base.starts_with("https:") {
         return Ok(config.with_root_certificates(roots).with_no_client_auth());
     }
-    let config = config.with_native_roots().map_err(|error: io::Error| format!("the system's CAs are unusable: {error}"))?;
+    let config =
+        config.with_native_roots().map_err(|error: io::Error| format!("the system's CAs are unusable: {error}"))?;
     Ok(config.with_no_client_auth())
 }
 

@@ -8,7 +8,9 @@ const PORT: u16 = 5705;
 /// The URL in front of every path. Without a scheme it is `http`, without a port 5705, as the original has it.
 pub fn base_url(endpoint: &str) -> Result<String, String> {
     let wrong = |why: &str| {
-        Err(format!("`{endpoint}` {why}; write the endpoint like storageos, 10.0.0.1:5705 or https://storageos.example"))
+        Err(format!(
+            "`{endpoint}` {why}; write the endpoint like storageos, 10.0.0.1:5705 or https://storageos.example"
+        ))
     };
     let (scheme, rest) = endpoint.split_once("://").unwrap_or(("http", endpoint));
     let host = rest.strip_suffix('/').unwrap_or(rest);

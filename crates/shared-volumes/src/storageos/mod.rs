@@ -18,7 +18,7 @@ mod metrics;
 mod session;
 mod wire;
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use futures::{
     StreamExt,
@@ -26,6 +26,7 @@ use futures::{
     stream,
 };
 use http::Method;
+use parking_lot::Mutex;
 use platform::metrics::Registry;
 use serde_json::json;
 
@@ -55,6 +56,7 @@ const MOST_READS: u32 = 3;
 pub struct StorageOs {
     session: Session,
     metrics: Metrics,
+    reading: Mutex<HashSet<Arc<str>>>,
 }
 
 impl StorageOs {
@@ -62,7 +64,7 @@ impl StorageOs {
     pub fn new(settings: StorageOsSettings, registry: &Registry) -> Result<Self, String> {
         let metrics = Metrics::register(registry);
         let http = Http::new(&settings, metrics.clone())?;
-        Ok(Self { session: Session::new(http, settings, metrics.clone()), metrics })
+        Ok(Self { session: Session::new(http, settings, metrics.clone()), metrics, reading: Mutex::default() })
     }
 
     async fn list_namespaces(&self) -> Result<Vec<NamespaceWire>, SourceError> {
@@ -119,14 +121,17 @@ fn is_passing(class: ErrorClass) -> bool {
 }
 
 impl Source for StorageOs {
-    fn list(&self) -> BoxFuture<'_, Result<Vec<Home>, SourceError>> {
+    fn list<'a>(&'a self, tell: &'a (dyn Fn(Home) + Send + Sync)) -> BoxFuture<'a, Result<Vec<Arc<str>>, SourceError>> {
         let listing = async move {
             let namespaces = self.list_namespaces().await?;
-            let listed = stream::iter(namespaces).map(|NamespaceWire { id, .. }| async move {
-                let volumes = self.list_volumes(&id).await;
-                Home { name: Arc::from(id), volumes }
+            let names: Vec<Arc<str>> = namespaces.into_iter().map(|namespace| Arc::from(namespace.id)).collect();
+            let unread = names.iter().filter_map(|name| Reading::begin(&self.reading, name));
+            let reading = unread.map(|reading| async move {
+                let volumes = self.list_volumes(&reading.name).await;
+                tell(Home { name: Arc::clone(&reading.name), volumes });
             });
-            Ok(listed.buffer_unordered(NAMESPACES_AT_ONCE).collect().await)
+            stream::iter(reading.collect::<Vec<_>>()).buffer_unordered(NAMESPACES_AT_ONCE).collect::<()>().await;
+            Ok(names)
         };
         self.metrics.helper("list_shared_volumes", listing).boxed()
     }
@@ -147,10 +152,30 @@ impl Source for StorageOs {
     }
 }
 
+/// A namespace that is being read: by one at a time, so that no answer is overtaken by an older one.
+struct Reading<'a> {
+    all: &'a Mutex<HashSet<Arc<str>>>,
+    name: Arc<str>,
+}
+
+impl<'a> Reading<'a> {
+    fn begin(all: &'a Mutex<HashSet<Arc<str>>>, name: &Arc<str>) -> Option<Self> {
+        all.lock().insert(Arc::clone(name)).then(|| Self { all, name: Arc::clone(name) })
+    }
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.all.lock().remove(&self.name);
+    }
+}
+
 /// One part of a path: ids are somebody else's text.
 fn escaped(text: &str) -> String {
     text.bytes().fold(String::with_capacity(text.len()), |path, byte| match byte {
-        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'~' => path + char::from(byte).encode_utf8(&mut [0; 4]),
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'~' => {
+            path + char::from(byte).encode_utf8(&mut [0; 4])
+        }
         // A dot too: `..` is no id.
         byte => path + &format!("%{byte:02X}"),
     })

@@ -48,12 +48,7 @@ impl Session {
     }
 
     /// Sends a request as who we are. Only a 401 says that we are nobody any more.
-    pub(super) async fn send(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<&Value>,
-    ) -> Result<Answer, SourceError> {
+    pub(super) async fn send(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Answer, SourceError> {
         let token = self.token(None).await?;
         match self.http.send(&method, path, Some(&token.text), body).await {
             Err(error) if error.class == ErrorClass::Authentication => {
@@ -124,7 +119,8 @@ impl Session {
     fn secret(&self, name: &str) -> Result<String, SourceError> {
         let file = self.settings.secret_path.join(name);
         let text = fs::read_to_string(&file).map_err(|error| {
-            let message = format!("{} cannot be read: {error}; mount the Secret of the StorageOS API there", file.display());
+            let message =
+                format!("{} cannot be read: {error}; mount the Secret of the StorageOS API there", file.display());
             SourceError::new(ErrorClass::Credentials, message)
         })?;
         Ok(text.trim().to_owned())
@@ -198,8 +194,14 @@ mod tests {
         let told = |token: &str, seconds: Option<u64>| Some((token.to_owned(), seconds));
         let body = r#"{"id":"u1","session":{"token":"b","expiresInSeconds":300}}"#;
         assert_eq!(read(&[("authorization", "Bearer a")], ""), told("a", None));
-        assert_eq!(read(&[("authorization", "bearer a"), ("authorization-expires-seconds", "30")], ""), told("a", Some(30)));
-        assert_eq!(read(&[("authorization", "Bearer a"), ("authorization-expires-in", "60")], body), told("a", Some(60)));
+        assert_eq!(
+            read(&[("authorization", "bearer a"), ("authorization-expires-seconds", "30")], ""),
+            told("a", Some(30))
+        );
+        assert_eq!(
+            read(&[("authorization", "Bearer a"), ("authorization-expires-in", "60")], body),
+            told("a", Some(60))
+        );
         assert_eq!(read(&[("authorization", "Bearer a")], body), told("a", Some(300)));
         assert_eq!(read(&[], body), told("b", Some(300)));
         // The original panics at the next one.

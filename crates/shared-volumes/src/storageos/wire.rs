@@ -105,7 +105,9 @@ mod tests {
 
     #[test]
     fn every_way_to_say_nothing_is_understood() {
-        for nfs in [json!(null), json!({}), json!({"serviceEndpoint": null}), json!({"exports": null, "serviceEndpoint": ""})] {
+        for nfs in
+            [json!(null), json!({}), json!({"serviceEndpoint": null}), json!({"exports": null, "serviceEndpoint": ""})]
+        {
             let mut volume = whole();
             volume["nfs"] = nfs;
             assert_eq!(listed(&json!([volume])).volumes[0].endpoint, None);

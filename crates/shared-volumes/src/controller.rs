@@ -1,0 +1,319 @@
+//! Gathers what the rules look at and carries out what they decide.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use cluster::{
+    Claim, ObjectKey, Service, Slice, Store,
+    decision::Decision,
+    slice::{BY_SERVICE, MANAGED_BY},
+    store::Index,
+};
+use parking_lot::{Mutex, RwLock};
+use platform::{
+    client::FencedClient,
+    events::Recorder,
+    metrics::Registry,
+    queue::{self, Outcome, Queue},
+};
+use rand::RngExt;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    decision::{Action, ClaimSeen, Observation, TARGET, target},
+    endpoint::Range,
+    metrics::Metrics,
+    names::{self, MANAGER, MIRRORING},
+    objects,
+    settings::Settings,
+    source::{Source, VolumeId},
+    state::{State, View, VolumeKey, pause},
+    trouble::Failure,
+    way::{self, WAY},
+};
+
+/// Services by the volume that they are labelled with.
+const SERVICES_BY_VOLUME: Index<Service> = Index { name: "volume", values: |service| ids(&service.labels) };
+
+/// Slices by the volume that they are labelled with.
+pub(crate) const SLICES_BY_VOLUME: Index<Slice> = Index { name: "volume", values: |slice| ids(&slice.labels) };
+
+/// Slices by where they lead.
+const SLICES_BY_TARGET: Index<Slice> = Index {
+    name: "target",
+    values: |slice| slice.leads_to().iter().map(|target| target.to_string().into_boxed_str()).collect(),
+};
+
+fn ids(labels: &std::collections::BTreeMap<String, String>) -> Vec<Box<str>> {
+    names::volume_of(labels).map(|id| Box::from(&*id)).into_iter().collect()
+}
+
+/// What the feature knows of the cluster; somebody else feeds it.
+#[derive(Clone)]
+pub struct Caches {
+    /// All claims.
+    pub claims: Store<Claim>,
+    /// The Services that are labelled with a volume.
+    pub services: Store<Service>,
+    /// The slices of Services that do not find their targets themselves.
+    pub slices: Store<Slice>,
+}
+
+impl Caches {
+    /// Caches of the feature's own, beside the claims that others may look at too.
+    #[must_use]
+    pub fn beside(claims: &Store<Claim>) -> Self {
+        Self {
+            claims: claims.clone(),
+            services: Store::new(vec![|_| true], vec![SERVICES_BY_VOLUME]),
+            slices: Store::new(vec![|_| true], vec![BY_SERVICE, SLICES_BY_VOLUME, SLICES_BY_TARGET]),
+        }
+    }
+
+    pub(crate) fn services_of(&self, id: &str) -> Vec<Arc<Service>> {
+        self.services.find(&SERVICES_BY_VOLUME, id)
+    }
+
+    pub(crate) fn slices_of(&self, id: &str) -> Vec<Arc<Slice>> {
+        self.slices.find(&SLICES_BY_VOLUME, id)
+    }
+
+    pub(crate) fn slices_of_service(&self, service: &ObjectKey) -> Vec<Slice> {
+        self.slices.find(&BY_SERVICE, service.as_str()).iter().map(|slice| Slice::clone(slice)).collect()
+    }
+
+    /// Another volume whose address leads there.
+    pub(crate) fn leader_to(&self, endpoint: SocketAddr, except: &str) -> Option<VolumeId> {
+        let ours = |slice: &Slice| {
+            slice.labels.get(MANAGED_BY).is_some_and(|manager| [MANAGER, MIRRORING].contains(&manager.as_str()))
+        };
+        let slices = self.slices.find(&SLICES_BY_TARGET, &endpoint.to_string());
+        slices
+            .iter()
+            .filter(|slice| ours(slice))
+            .find_map(|slice| names::volume_of(&slice.labels).filter(|id| **id != *except))
+    }
+}
+
+/// The feature.
+pub struct SharedVolumes {
+    pub(crate) caches: Caches,
+    pub(crate) source: Arc<dyn Source>,
+    pub(crate) client: FencedClient,
+    pub(crate) events: Recorder,
+    pub(crate) settings: Settings,
+    pub(crate) metrics: Metrics,
+    pub(crate) state: Arc<Mutex<State>>,
+    pub(crate) lines: Lines,
+    /// Where Services are, as far as the API server tells.
+    pub(crate) service_ranges: RwLock<Arc<[Range]>>,
+}
+
+/// The two queues. A server that has moved does not wait behind those that are new: it has workers of its own.
+#[derive(Clone)]
+pub(crate) struct Lines {
+    moved: Queue<VolumeKey>,
+    others: Queue<VolumeKey>,
+    caches: Caches,
+    state: Arc<Mutex<State>>,
+}
+
+impl Lines {
+    /// The volume needs work.
+    pub(crate) fn add(&self, key: VolumeKey) {
+        if self.is_urgent(&key.id) { self.moved.add(key) } else { self.others.add(key) }
+    }
+
+    /// Whether somebody may be led wrong: there is an address, and it does not lead to where the server is.
+    fn is_urgent(&self, id: &str) -> bool {
+        let Some(view) = self.state.lock().view(id) else { return true };
+        let endpoint = view.volume.endpoint.as_deref().and_then(crate::endpoint::parse);
+        let wanted: Vec<SocketAddr> = endpoint.into_iter().filter(|_| !view.gone && view.rival.is_none()).collect();
+        let slices = self.caches.slices_of(id);
+        let lost = view.service.as_ref().is_some_and(|service| self.caches.services.get(service).is_none());
+        lost || slices.iter().any(|slice| slice.leads_to() != wanted)
+    }
+}
+
+impl SharedVolumes {
+    /// The feature on top of caches that somebody else feeds.
+    #[must_use]
+    pub fn new(
+        caches: Caches,
+        source: Arc<dyn Source>,
+        client: FencedClient,
+        events: Recorder,
+        registry: &Registry,
+        settings: Settings,
+    ) -> Self {
+        let state = Arc::<Mutex<State>>::default();
+        let lines = Lines {
+            moved: Queue::new("shared-volumes", registry),
+            others: Queue::new("shared-volumes-others", registry),
+            caches: caches.clone(),
+            state: Arc::clone(&state),
+        };
+        let metrics = Metrics::register(registry, &state);
+        let service_ranges = RwLock::new(Arc::from([]));
+        Self { caches, source, client, events, settings, metrics, state, lines, service_ranges }
+    }
+
+    /// What it looks at.
+    #[must_use]
+    pub fn caches(&self) -> &Caches {
+        &self.caches
+    }
+
+    /// Acts until `stop` is cancelled (then it finishes what it has begun) or the future is dropped (then it ends at once).
+    pub async fn run(&self, stop: CancellationToken) {
+        let Caches { claims, services, slices } = &self.caches;
+        let synced = async { tokio::join!(claims.synced(), services.synced(), slices.synced()) };
+        if stop.run_until_cancelled(synced).await.is_none() {
+            return;
+        }
+        // What was known in an earlier term may be wrong by now.
+        *self.state.lock() = State::default();
+        let _subscriptions = self.subscribe();
+        let concurrency = self.settings.concurrency;
+        tokio::join!(
+            self.keep_polling(&stop),
+            queue::run(&self.lines.moved, concurrency, stop.clone(), |key| self.handle(key)),
+            queue::run(&self.lines.others, concurrency, stop.clone(), |key| self.handle(key)),
+        );
+    }
+
+    async fn handle(&self, key: VolumeKey) -> Outcome {
+        if !self.state.lock().begin(&key.id) {
+            return Outcome::Done;
+        }
+        let busy = Busy { feature: self, id: &key.id };
+        let result = self.work(&key.id).await;
+        drop(busy);
+        let mut state = self.state.lock();
+        state.settled(&key.id);
+        let Some(entry) = state.entry(&key.id) else { return Outcome::Done };
+        match result {
+            Ok(outcome) => {
+                entry.failures = 0;
+                outcome
+            }
+            Err(Failure::NotLeader) => Outcome::Done,
+            Err(_) => {
+                let outcome = Outcome::After(pause(entry.failures, rand::rng().random()));
+                entry.failures = entry.failures.saturating_add(1);
+                outcome
+            }
+        }
+    }
+
+    async fn work(&self, id: &VolumeId) -> Result<Outcome, Failure> {
+        let Some(view) = self.view(id) else { return Ok(Outcome::Done) };
+        if self.is_settled(&view) {
+            self.leads(id, view.volume.endpoint.as_deref().and_then(crate::endpoint::parse));
+            return Ok(Outcome::Done);
+        }
+        let claim = view.volume.claim.as_ref().is_some_and(|claim| self.caches.claims.get(claim).is_some());
+        let decision = self.decide(&view, if claim { ClaimSeen::There } else { ClaimSeen::Missing });
+        let done = match decision.action {
+            Action::Leave => {
+                self.note(&view, &decision);
+                Ok(Outcome::Done)
+            }
+            Action::Withdraw | Action::Wait => self.withdraw(&view, &decision).await,
+            Action::Serve(endpoint) => self.serve(&view, endpoint).await,
+        };
+        done.inspect_err(|failure| self.tell_failure(&view, failure))
+    }
+
+    /// Notes where the address of a volume leads, and lets those look again who waited for it to leave.
+    pub(crate) fn leads(&self, id: &str, endpoint: Option<SocketAddr>) {
+        let waiting = self.state.lock().leads(id, endpoint);
+        waiting.into_iter().for_each(|key| self.lines.add(key));
+    }
+
+    pub(crate) fn view(&self, id: &str) -> Option<View> {
+        self.state.lock().view(id)
+    }
+
+    /// Decides where the address leads, by what is known in this moment.
+    pub(crate) fn decide(&self, view: &View, claim: ClaimSeen) -> Decision<Action> {
+        let decision = TARGET.decide(&self.observe(view, claim));
+        self.count(&decision, Action::name)
+    }
+
+    pub(crate) fn count<A: Clone>(&self, decision: &Decision<A>, name: impl Fn(&A) -> &'static str) -> Decision<A> {
+        self.metrics.decisions.with(&[name(&decision.action), decision.reason]).increment();
+        decision.clone()
+    }
+
+    fn observe(&self, view: &View, claim: ClaimSeen) -> Observation {
+        let Settings { namespace, allowed_endpoints, endpoint_gone, .. } = &self.settings;
+        let id = &*view.volume.id;
+        let mut seen = Observation {
+            volume: Arc::clone(&view.volume),
+            gone: view.gone,
+            looked_after: namespace.clone(),
+            allowed: Arc::clone(allowed_endpoints),
+            services: Arc::clone(&self.service_ranges.read()),
+            endpoint_gone: *endpoint_gone,
+            rival: view.rival.clone(),
+            taken_by: None,
+            holder: None,
+            claim,
+        };
+        let state = self.state.lock();
+        seen.holder = target(&seen)
+            .and_then(|endpoint| state.leader_to(endpoint, id).or_else(|| self.caches.leader_to(endpoint, id)));
+        let led = self.caches.slices_of(id).into_iter().flat_map(|slice| slice.leads_to());
+        seen.taken_by = led.into_iter().find_map(|endpoint| state.claimant(endpoint, id));
+        seen
+    }
+
+    /// Whether nothing has changed since the volume was verified, as far as is known without asking.
+    fn is_settled(&self, view: &View) -> bool {
+        let Some(verified) = view.verified.as_ref().filter(|verified| Instant::now() < verified.until) else {
+            return false;
+        };
+        let endpoint = view.volume.endpoint.as_deref().and_then(crate::endpoint::parse);
+        let same = verified.volume == view.volume && !view.gone && view.rival.is_none();
+        let Some(service) = self.caches.services.get(&verified.service).filter(|_| same) else { return false };
+        let claimed = self.caches.claims.get(&verified.owner.key).is_some();
+        claimed
+            && objects::repair_service(&service, &view.volume, &verified.owner, endpoint).is_none()
+            && self.way(view, &service, endpoint).action == way::Action::Settled
+    }
+
+    /// Where a Service leads, as far as is known without asking.
+    pub(crate) fn way(
+        &self,
+        view: &View,
+        service: &Arc<Service>,
+        endpoint: Option<SocketAddr>,
+    ) -> Decision<way::Action> {
+        WAY.decide(&way::Observation {
+            volume: Arc::clone(&view.volume),
+            service: Arc::clone(service),
+            slices: self.caches.slices_of_service(&service.key),
+            mirrored: false,
+            endpoint,
+        })
+    }
+}
+
+/// A volume that is worked on, until this is dropped.
+struct Busy<'a> {
+    feature: &'a SharedVolumes,
+    id: &'a VolumeId,
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        let key = {
+            let mut state = self.feature.state.lock();
+            state.end(self.id).then(|| state.key_of(self.id))
+        };
+        if let Some(key) = key {
+            self.feature.lines.add(key);
+        }
+    }
+}
