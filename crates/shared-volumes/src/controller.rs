@@ -176,7 +176,7 @@ impl SharedVolumes {
         let _subscriptions = self.subscribe();
         let concurrency = self.settings.concurrency;
         tokio::join!(
-            self.keep_polling(&stop),
+            self.keep_polling(stop.clone()),
             queue::run(&self.lines.moved, concurrency, stop.clone(), |key| self.handle(key)),
             queue::run(&self.lines.others, concurrency, stop.clone(), |key| self.handle(key)),
         );

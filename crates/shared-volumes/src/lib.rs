@@ -22,6 +22,7 @@ pub mod address;
 mod controller;
 pub mod decision;
 pub mod endpoint;
+mod lead;
 mod live;
 mod metrics;
 pub mod names;
@@ -40,6 +41,7 @@ mod tell;
 mod trouble;
 mod wake;
 pub mod way;
+mod withdraw;
 mod write;
 
 pub use controller::{Caches, SharedVolumes};

@@ -87,6 +87,11 @@ impl SharedVolumes {
         Ok(slices.list(&of_service).await?.items.into_iter().filter_map(Slice::from_wire).collect())
     }
 
+    pub(crate) async fn slice_named(&self, key: &ObjectKey) -> kube::Result<Option<Slice>> {
+        let slices: Api<<Slice as Slim>::Wire> = Api::namespaced(Client::clone(&self.client), key.namespace());
+        Ok(slices.get_opt(key.name()).await?.and_then(Slice::from_wire))
+    }
+
     /// The Endpoints object of a Service.
     pub(crate) async fn endpoints(&self, service: &ObjectKey) -> kube::Result<Option<Endpoints>> {
         let endpoints: Api<Endpoints> = Api::namespaced(Client::clone(&self.client), service.namespace());
@@ -94,10 +99,10 @@ impl SharedVolumes {
     }
 
     /// Looks at once, and then again and again, until there is something to see or it has taken long enough.
-    pub(crate) async fn read_back<T>(
-        &self,
-        look: impl AsyncFn() -> kube::Result<Option<T>>,
-    ) -> kube::Result<Option<T>> {
+    pub(crate) async fn read_back<T, F>(&self, look: impl Fn() -> F) -> kube::Result<Option<T>>
+    where
+        F: Future<Output = kube::Result<Option<T>>>,
+    {
         let until = Instant::now() + self.settings.create_wait_duration;
         loop {
             let found = look().await?;
@@ -134,7 +139,7 @@ pub(crate) async fn look_at_claim(
     let meta = claim.metadata;
     let decision = meta.annotations.and_then(|mut annotations| annotations.remove(DECISION));
     let live = meta.uid.zip(meta.resource_version).map(|(uid, version)| LiveClaim {
-        owner: Owner { key: key.clone(), uid: uid.into() },
+        owner: Owner { key: key.clone(), uid: uid.into(), leaving: meta.deletion_timestamp.is_some() },
         version: version.into(),
         decision,
     });

@@ -84,11 +84,29 @@ pub fn is_label_value(value: &str) -> bool {
     value.len() <= LONGEST && value.starts_with(ends) && value.ends_with(ends) && value.chars().all(inner)
 }
 
-/// Whether a Service is this volume's: it says so, or it has the address that was published, which no tenant can write.
+/// Whether a Service is this volume's: it says so; or somebody has taken its label, but it has the address that was published,
+/// which no tenant can write, and is called or owned as ours are. The address alone is no proof: once a Service is gone, its
+/// address may be given to any other.
 #[must_use]
 pub fn is_ours(service: &Service, volume: &SharedVolume) -> bool {
-    let labelled = service.labels.get(VOLUME_ID).is_some_and(|id| **id == *volume.id);
-    labelled || is_published(service, volume)
+    match service.labels.get(VOLUME_ID) {
+        Some(id) => **id == *volume.id,
+        None => is_published(service, volume) && is_like_ours(service, volume),
+    }
+}
+
+fn is_like_ours(service: &Service, volume: &SharedVolume) -> bool {
+    let claim = volume.claim.as_ref().map(ObjectKey::name);
+    let owned = service
+        .owners
+        .iter()
+        .any(|owner| owner.kind == "PersistentVolumeClaim" && claim.is_some_and(|claim| claim == owner.name));
+    let styles = [ServiceName::Claim, ServiceName::Pv];
+    let named = styles
+        .into_iter()
+        .any(|style| [wanted(volume, style), derived(volume, style)].iter().any(|name| name == service.key.name()));
+    let nfs = matches!(&service.ports[..], [port] if &*port.name == PORT_NAME);
+    owned || (named && nfs)
 }
 
 /// Whether clients of this volume use this Service.
@@ -115,6 +133,8 @@ pub fn volume_of(labels: &std::collections::BTreeMap<String, String>) -> Option<
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+
     use super::*;
     use crate::sample::{service, volume};
 
@@ -143,18 +163,36 @@ mod tests {
     #[test]
     fn the_service_that_clients_use_is_chosen_before_any_other() {
         let labelled = |name: &str, ip: &str| service(name, ip, &[(VOLUME_ID, "v1")]);
-        let published = service("renamed", "10.0.0.7", &[]);
+        let published = service("pvc-1", "10.0.0.7", &[]);
         let volume = volume("v1");
         let chosen = |services: &[Service]| {
             choose(services, &volume, ServiceName::Claim).map(|service| service.key.name().to_owned())
         };
-        let all = [labelled("pvc-1", "10.0.0.8"), labelled("files", "10.0.0.9"), published];
-        assert_eq!(chosen(&all).as_deref(), Some("renamed"));
+        let all = [labelled("other", "10.0.0.8"), labelled("files", "10.0.0.9"), published];
+        assert_eq!(chosen(&all).as_deref(), Some("pvc-1"));
         assert_eq!(chosen(&all[..2]).as_deref(), Some("files"));
-        assert_eq!(chosen(&all[..1]).as_deref(), Some("pvc-1"));
+        assert_eq!(chosen(&all[..1]).as_deref(), Some("other"));
         let strangers = [service("files", "10.0.0.9", &[]), service("other", "10.0.0.8", &[(VOLUME_ID, "v2")])];
         assert_eq!(chosen(&strangers), None);
         assert_eq!(chosen(&[labelled("files", "None")]), None, "it can never have an address");
+    }
+
+    #[test]
+    fn a_service_that_merely_got_the_address_is_not_ours() {
+        let volume = volume("v1");
+        let mut thief = service("thief", "10.0.0.7", &[]);
+        assert!(!is_ours(&thief, &volume));
+        thief.owners = vec![OwnerReference {
+            kind: "PersistentVolumeClaim".into(),
+            name: "files".into(),
+            ..OwnerReference::default()
+        }];
+        assert!(is_ours(&thief, &volume), "it has only lost its label");
+        assert!(is_ours(&service("files", "10.0.0.7", &[]), &volume));
+        let mut other = service("files", "10.0.0.7", &[]);
+        other.ports[0].name = "web".into();
+        assert!(!is_ours(&other, &volume));
+        assert!(!is_ours(&service("files", "10.0.0.7", &[(VOLUME_ID, "v2")]), &volume));
     }
 
     #[test]

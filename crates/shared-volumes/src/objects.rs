@@ -28,6 +28,8 @@ pub struct Owner {
     pub key: ObjectKey,
     /// Which one it is.
     pub uid: Box<str>,
+    /// Whether it is being deleted. Then somebody may be about to part them, and what it owned would be deleted with it.
+    pub leaving: bool,
 }
 
 impl Owner {
@@ -95,7 +97,7 @@ pub fn repair_service(
     }
     let owns = |other: &OwnerReference| other.kind == "PersistentVolumeClaim" && other.api_version == "v1";
     let claims: Vec<&OwnerReference> = service.owners.iter().filter(|other| owns(other)).collect();
-    if !matches!(claims[..], [only] if *only.uid == *owner.uid && only.name == owner.key.name()) {
+    if !owner.leaving && !matches!(claims[..], [only] if *only.uid == *owner.uid && only.name == owner.key.name()) {
         let others = service.owners.iter().filter(|other| !owns(other)).map(|other| json!(other));
         metadata["ownerReferences"] = others.chain([owner.reference()]).collect();
     }

@@ -39,7 +39,7 @@ struct Said {
 
 impl SharedVolumes {
     /// Polls until it is to stop.
-    pub(crate) async fn keep_polling(&self, stop: &CancellationToken) {
+    pub(crate) async fn keep_polling(&self, stop: CancellationToken) {
         let said = Mutex::new(Said::default());
         let mut ticks = tokio::time::interval(self.settings.poll_interval.max(Duration::from_millis(10)));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -169,8 +169,10 @@ impl SharedVolumes {
                 }
             }
         });
-        let looks = stream::iter(looks.collect::<Vec<_>>()).buffer_unordered(LOOKS_AT_ONCE);
-        looks.for_each(async |changed| self.enqueue(changed, round)).await;
+        let mut looks = stream::iter(looks.collect::<Vec<_>>()).buffer_unordered(LOOKS_AT_ONCE);
+        while let Some(changed) = looks.next().await {
+            self.enqueue(changed, round);
+        }
     }
 
     fn enqueue(&self, keys: Vec<VolumeKey>, round: &Arc<Round>) {

@@ -7,7 +7,7 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
-use cluster::{Service, Slice, decision::Decision};
+use cluster::{ObjectKey, Service, decision::Decision};
 use kube::core::Status;
 use platform::{events::EventKind, queue::Outcome};
 use tokio::time::Instant;
@@ -16,18 +16,14 @@ use crate::{
     address::{self, ADDRESS, PUBLISH, Publication, Ready},
     controller::SharedVolumes,
     decision::Action,
-    endpoint::parse,
-    live::{LiveClaim, is_mirrored},
+    live::LiveClaim,
     names, objects,
     probe::answers,
     settings::Probe,
     state::{Verified, View},
     trouble::Failure,
-    way::{self, WAY},
+    way,
 };
-
-/// How many steps it may take until a Service leads where it should. It takes four to take over what the original left.
-const MOST_STEPS: usize = 10;
 
 impl SharedVolumes {
     pub(crate) async fn serve(&self, view: &View, endpoint: SocketAddr) -> Result<Outcome, Failure> {
@@ -37,6 +33,23 @@ impl SharedVolumes {
         let (Action::Serve(_), Some(claim)) = (decision.action, &claim) else {
             return self.withdraw(view, &decision).await;
         };
+        let served = self.serve_claim(view, claim, endpoint).await;
+        if let Err(Failure::Kubernetes(kube::Error::Api(status))) = &served
+            && status.code < 500
+        {
+            // A server that says no has something to tell; one that is away has not.
+            let told = Decision::new(
+                (),
+                "Refused",
+                format!("the API server refuses what the volume needs: {}", status.message),
+            );
+            self.conclude(view, claim, &told, EventKind::Warning).await?;
+        }
+        served
+    }
+
+    /// The same for a claim that is known to be the volume's.
+    async fn serve_claim(&self, view: &View, claim: &LiveClaim, endpoint: SocketAddr) -> Result<Outcome, Failure> {
         let (service, slices) = match self.address(view, claim, endpoint).await? {
             Ok(service) => {
                 self.close_others(view, &service.key).await?;
@@ -117,8 +130,8 @@ impl SharedVolumes {
         decision: &Decision<address::Action>,
         name: &str,
     ) -> Result<Arc<Service>, Failure> {
-        let key = cluster::ObjectKey::new(claim.owner.key.namespace(), name);
-        let found = self.read_back(async || {
+        let key = ObjectKey::new(claim.owner.key.namespace(), name);
+        let found = self.read_back(|| async {
             let service = self.service_named(&key).await?;
             Ok(service.filter(|service| service.socket(names::NFS_PORT).is_some()))
         });
@@ -167,169 +180,6 @@ impl SharedVolumes {
                 Err(Failure::NotYet)
             }
         }
-    }
-
-    /// Lets a Service lead to an endpoint alone, or nowhere. Returns both as they were read last.
-    pub(crate) async fn lead(
-        &self,
-        view: &View,
-        mut service: Arc<Service>,
-        endpoint: Option<SocketAddr>,
-        claim: Option<&LiveClaim>,
-    ) -> Result<(Arc<Service>, Vec<Slice>), Failure> {
-        let repair = |service: &Service| {
-            claim.and_then(|claim| objects::repair_service(service, &view.volume, &claim.owner, endpoint))
-        };
-        if let Some(repair) = repair(&service).filter(|repair| repair.urgent) {
-            service = self.repaired(&service, &repair).await?;
-        }
-        let slices = self.settle_slices(view, &service, endpoint).await?;
-        self.settle_endpoints(view, &service, endpoint).await?;
-        if let Some(repair) = repair(&service) {
-            service = self.repaired(&service, &repair).await?;
-        }
-        Ok((service, slices))
-    }
-
-    async fn repaired(&self, service: &Service, repair: &objects::Repair) -> Result<Arc<Service>, Failure> {
-        let repaired = self.patch_service(&service.key, &repair.patch).await?;
-        tracing::debug!(feature = "shared-volumes", service = %service.key, "the Service was not as it should be");
-        repaired.map(Arc::new).ok_or(Failure::Overtaken)
-    }
-
-    /// Takes one step after the other until the slices are as they should be.
-    async fn settle_slices(
-        &self,
-        view: &View,
-        service: &Arc<Service>,
-        endpoint: Option<SocketAddr>,
-    ) -> Result<Vec<Slice>, Failure> {
-        let mut mirrored = None;
-        for _ in 0..MOST_STEPS {
-            let slices = self.slices(&service.key).await?;
-            let seen = way::Observation {
-                volume: Arc::clone(&view.volume),
-                service: Arc::clone(service),
-                // Asked only where there is something that may have been mirrored.
-                mirrored: match mirrored {
-                    Some(mirrored) => mirrored,
-                    None if slices.iter().all(way::is_ours) => false,
-                    None => *mirrored.insert(is_mirrored(self.endpoints(&service.key).await?.as_ref())),
-                },
-                slices,
-                endpoint,
-            };
-            let decision = WAY.decide(&seen);
-            self.count(&decision, way::Action::name);
-            match &decision.action {
-                way::Action::Settled => {
-                    self.leads(&view.volume.id, endpoint);
-                    return Ok(seen.slices);
-                }
-                way::Action::Write(slice) => self.write_slice(view, service, slice.as_deref(), endpoint).await?,
-                way::Action::StopMirroring => {
-                    self.settle_endpoints(view, service, endpoint).await?;
-                    mirrored = None;
-                }
-                way::Action::Remove(others) => {
-                    for slice in others {
-                        tracing::info!(feature = "shared-volumes", slice = %slice.key, reason = decision.reason, "{}", decision.message);
-                        self.delete_slice(slice).await?;
-                    }
-                }
-            }
-        }
-        Err(Failure::Overtaken)
-    }
-
-    /// Writes our slice, if the source has not told something else in between.
-    async fn write_slice(
-        &self,
-        view: &View,
-        service: &Service,
-        slice: Option<&Slice>,
-        endpoint: Option<SocketAddr>,
-    ) -> Result<(), Failure> {
-        let id = &view.volume.id;
-        {
-            let mut state = self.state.lock();
-            if let Some(endpoint) = endpoint {
-                // Nothing is waited for between this look and its being noted, so that no two lead to one endpoint.
-                let taken = state.leader_to(endpoint, id).is_some() || self.caches.leader_to(endpoint, id).is_some();
-                if taken || !state.is_current(view) {
-                    return Err(Failure::Overtaken);
-                }
-                state.will_lead(id, endpoint);
-            }
-        }
-        let written = match (slice, endpoint) {
-            (Some(slice), endpoint) => {
-                let Some(change) = objects::repair_slice(slice, &view.volume, service, endpoint) else { return Ok(()) };
-                self.patch_slice(&slice.key, &change).await
-            }
-            (None, Some(endpoint)) => {
-                let body = objects::slice(&view.volume, service, endpoint);
-                self.create_slice(service.key.namespace(), &body).await
-            }
-            (None, None) => return Ok(()),
-        };
-        // Without an answer it may have been carried out, so that it counts as if it had.
-        if let (Err(kube::Error::Api(status)), Some(endpoint)) = (&written, endpoint)
-            && status.code < 500
-        {
-            self.state.lock().does_not_lead(id, endpoint);
-        }
-        written?;
-        self.leads(id, endpoint);
-        let led = slice.map(Slice::leads_to).unwrap_or_default();
-        if let Some(endpoint) = endpoint {
-            self.redirected(view, service, slice.is_some() && led != [endpoint]);
-        }
-        Ok(())
-    }
-
-    fn redirected(&self, view: &View, service: &Service, changed: bool) {
-        let mut state = self.state.lock();
-        let Some(entry) = state.entry(&view.volume.id) else { return };
-        if std::mem::take(&mut entry.moving) {
-            self.metrics.failovers.observe(entry.since.elapsed().as_secs_f64());
-        }
-        drop(state);
-        if changed {
-            // The original's words, and its kind.
-            let note = format!("Shared volume service target changed {}", service.key);
-            self.tell_service(service, EventKind::Warning, "Updated", note);
-        }
-    }
-
-    /// Lets the Endpoints object say the same as the slice, or removes it where there is to be none.
-    async fn settle_endpoints(
-        &self,
-        view: &View,
-        service: &Service,
-        endpoint: Option<SocketAddr>,
-    ) -> Result<(), Failure> {
-        let found = self.endpoints(&service.key).await?;
-        let volume = &view.volume;
-        match (found, endpoint) {
-            (Some(found), _) if !self.settings.endpoints => {
-                let (uid, version) = (found.metadata.uid, found.metadata.resource_version);
-                self.delete_endpoints(&service.key, &uid.unwrap_or_default(), &version.unwrap_or_default()).await?;
-            }
-            (Some(found), endpoint) => {
-                if let Some(change) = objects::repair_endpoints(&found, volume, service, endpoint) {
-                    self.patch_endpoints(&service.key, &change).await?;
-                }
-            }
-            (None, Some(endpoint)) if self.settings.endpoints => {
-                let body = objects::endpoints(volume, service, endpoint);
-                self.create_endpoints(service.key.namespace(), &body).await?;
-                let found = self.read_back(async || self.endpoints(&service.key).await).await?;
-                found.ok_or(Failure::Overtaken)?;
-            }
-            (None, _) => {}
-        }
-        Ok(())
     }
 
     /// Publishes the address, if that is due. Returns what is published; none if it is not time yet.
@@ -390,110 +240,9 @@ impl SharedVolumes {
             tracing::info!(feature = "shared-volumes", volume = %view.volume.id, claim = %claim.owner.key, "all is well again");
         }
     }
-
-    /// Lets every address of a volume lead nowhere. Whether any of them led somewhere.
-    pub(crate) async fn close(&self, view: &View) -> Result<bool, Failure> {
-        let id = &view.volume.id;
-        let wrote = self.state.lock().may_lead(id);
-        let led = self.close_slices(id).await? || wrote;
-        let mut services = self.caches.services_of(id);
-        if wrote && let Some(claim) = &view.volume.claim {
-            // What we wrote a moment ago may not be in the cache yet.
-            let owner = objects::Owner { key: claim.clone(), uid: "".into() };
-            let live = self.service(&view.volume, &owner).await?;
-            services.extend(live.filter(|live| services.iter().all(|known| known.key != live.key)).map(Arc::new));
-        }
-        for service in &services {
-            if led || self.way(view, service, None).action != way::Action::Settled {
-                self.lead(view, Arc::clone(service), None, None).await?;
-            }
-        }
-        self.leads(id, None);
-        Ok(led)
-    }
-
-    /// Closes what is called after this volume, but is not what its clients use.
-    async fn close_others(&self, view: &View, chosen: &cluster::ObjectKey) -> Result<(), Failure> {
-        for service in self.caches.services_of(&view.volume.id) {
-            if service.key != *chosen && self.way(view, &service, None).action != way::Action::Settled {
-                self.lead(view, service, None, None).await?;
-            }
-        }
-        for slice in self.caches.slices_of(&view.volume.id) {
-            let elsewhere = way::is_ours(&slice) && slice.service().as_ref() != Some(chosen);
-            if let Some(change) = objects::close_slice(&slice).filter(|_| elsewhere) {
-                self.patch_slice(&slice.key, &change).await?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Closes all slices that are ours and of this volume, wherever they are.
-    pub(crate) async fn close_slices(&self, id: &str) -> Result<bool, Failure> {
-        let mut led = false;
-        for slice in self.caches.slices_of(id) {
-            led |= !slice.leads_to().is_empty();
-            if way::is_ours(&slice)
-                && let Some(change) = objects::close_slice(&slice)
-            {
-                self.patch_slice(&slice.key, &change).await?;
-            }
-        }
-        Ok(led)
-    }
-
-    pub(crate) async fn withdraw(&self, view: &View, decision: &Decision<Action>) -> Result<Outcome, Failure> {
-        let id = &view.volume.id;
-        let led = self.close(view).await?;
-        self.note(view, decision);
-        let waits = decision.action == Action::Wait;
-        if led && !waits && !is_worth_a_note(decision.reason) {
-            tracing::warn!(feature = "shared-volumes", volume = %id, reason = decision.reason, "{}", decision.message);
-        }
-        if waits {
-            self.make_room(view).await?;
-            return Err(Failure::NotYet);
-        }
-        if is_worth_a_note(decision.reason)
-            && let (_, Some(claim)) = self.claim(&view.volume).await?
-        {
-            let told = Decision::new((), decision.reason, decision.message.clone());
-            let kind = if led { EventKind::Warning } else { EventKind::Normal };
-            self.conclude_quietly(view, &claim, &told, led.then_some(kind)).await?;
-        }
-        let mut state = self.state.lock();
-        if view.gone && self.caches.slices_of(id).is_empty() && self.caches.services_of(id).is_empty() {
-            state.forget(id);
-        } else if let Some(entry) = state.entry(id) {
-            entry.verified = None;
-        }
-        Ok(Outcome::Done)
-    }
-
-    /// Another volume's address leads to where this one's server is: it goes first.
-    async fn make_room(&self, view: &View) -> Result<(), Failure> {
-        let Some(endpoint) = view.volume.endpoint.as_deref().and_then(parse) else { return Ok(()) };
-        let holder = self.state.lock().leader_to(endpoint, &view.volume.id);
-        let Some(holder) = holder.or_else(|| self.caches.leader_to(endpoint, &view.volume.id)) else { return Ok(()) };
-        let known = self.state.lock().view(&holder).is_some();
-        if known && view.failures == 0 {
-            let key = self.state.lock().key_of(&holder);
-            self.lines.add(key);
-        } else if !known {
-            // Nobody tells of that volume any more, so nobody else will.
-            self.close_slices(&holder).await?;
-            self.leads(&holder, None);
-        }
-        Ok(())
-    }
 }
 
 /// Whether the API server refused the address that was asked for, and not something else.
 fn is_about_address(status: &Status) -> bool {
     status.code == 422 && status.message.contains("clusterIP")
-}
-
-/// Most volumes are not shared: that is not worth a word on their claims.
-fn is_worth_a_note(reason: &str) -> bool {
-    !matches!(reason, "NotShared" | "NotOfKubernetes" | "OtherNamespace" | "ClaimMissing" | "ClaimHasOtherVolume")
 }

@@ -89,15 +89,14 @@ pub const WAY: Chain<Observation, Action> = Chain {
 fn ours(seen: &Observation) -> Option<&Slice> {
     let families = seen.endpoint.map_or_else(|| vec!["IPv4", "IPv6"], |endpoint| vec![family(endpoint.ip())]);
     let names = families.iter().map(|family| names::slice(seen.service.key.name(), family));
-    names
-        .into_iter()
-        .find_map(|name| seen.slices.iter().find(|slice| slice.key.name() == name && is_managed_by(slice, MANAGER)))
+    names.into_iter().find_map(|name| seen.slices.iter().find(|slice| slice.key.name() == name))
 }
 
-/// Whether we look after a slice.
+/// Whether we look after a slice: it says so, or it is called as ours is.
 #[must_use]
 pub fn is_ours(slice: &Slice) -> bool {
-    is_managed_by(slice, MANAGER)
+    let named = |service: cluster::ObjectKey| slice.key.name() == names::slice(service.name(), &slice.family);
+    is_managed_by(slice, MANAGER) || slice.service().is_some_and(named)
 }
 
 fn is_managed_by(slice: &Slice, manager: &str) -> bool {
@@ -207,9 +206,11 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_of_our_name_that_somebody_else_manages_is_not_taken_for_ours() {
-        let mut forged = ours_at("10.1.0.9");
-        forged.labels.insert(MANAGED_BY.into(), "tenant".into());
-        assert_eq!(decided(&[forged], false, Some(HERE)), ("remove", "LeadsElsewhere"));
+    fn a_slice_of_our_name_is_ours_whoever_says_otherwise() {
+        let mut renamed = ours_at(HERE);
+        renamed.labels.insert(MANAGED_BY.into(), "tenant".into());
+        assert!(is_ours(&renamed));
+        assert_eq!(decided(&[renamed], false, Some(HERE)), ("write", "SliceWrong"));
+        assert!(!is_ours(&other_at(HERE, "tenant")));
     }
 }

@@ -8,7 +8,7 @@ fn endpoint() -> SocketAddr {
 }
 
 fn owner() -> Owner {
-    Owner { key: ObjectKey::new("ci", "files"), uid: "c1".into() }
+    Owner { key: ObjectKey::new("ci", "files"), uid: "c1".into(), leaving: false }
 }
 
 fn reference(kind: &str, name: &str, uid: &str) -> OwnerReference {
@@ -92,6 +92,13 @@ fn a_service_gets_its_mark_and_its_owner_again() {
         json!([kept, ours]),
         "the claim that it had is gone, and would take it along"
     );
+}
+
+#[test]
+fn a_claim_that_is_being_deleted_is_not_made_an_owner() {
+    let orphan = Service { owners: Vec::new(), ..good_service() };
+    let leaving = Owner { leaving: true, ..owner() };
+    assert_eq!(repair_service(&orphan, &sample::volume("v1"), &leaving, Some(endpoint())), None);
 }
 
 fn good_slice() -> Slice {

@@ -1,0 +1,166 @@
+//! No address ever leads to another volume's server.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+};
+
+use anyhow::{Result, ensure};
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::{
+    ResourceExt,
+    runtime::watcher::{self, Event},
+};
+use shared_volumes::{EndpointGone, Settings};
+use testbed::{eventually, storageos::Endpoint};
+use tokio::task::JoinHandle;
+
+use crate::room::{Room, targets};
+
+const HERE: &str = "10.1.0.4:25705";
+const THERE: &str = "10.1.0.5:25705";
+
+/// Everything that slices ever led to, in the order of the writes: after each, which slice leads where.
+pub(crate) struct Witness {
+    seen: Arc<Mutex<Vec<HashMap<String, Vec<String>>>>>,
+    task: JoinHandle<()>,
+}
+
+impl Witness {
+    pub(crate) fn watch(room: &Room) -> Self {
+        let seen = Arc::<Mutex<Vec<HashMap<String, Vec<String>>>>>::default();
+        let (noted, slices) = (Arc::clone(&seen), room.slices.clone());
+        let task = tokio::spawn(async move {
+            let mut now = HashMap::new();
+            let mut events = watcher::watcher(slices, watcher::Config::default()).boxed();
+            while let Ok(Some(event)) = events.try_next().await {
+                match event {
+                    Event::Apply(slice) | Event::InitApply(slice) => now.insert(slice.name_any(), targets(&slice)),
+                    Event::Delete(slice) => now.remove(&EndpointSlice::name_any(&slice)),
+                    Event::Init | Event::InitDone => None,
+                };
+                noted.lock().unwrap().push(now.clone());
+            }
+        });
+        Self { seen, task }
+    }
+
+    /// All that was seen, once this is the last of it.
+    pub(crate) async fn until(
+        &self,
+        what: &str,
+        last: impl Fn(&HashMap<String, Vec<String>>) -> bool,
+    ) -> Result<Vec<HashMap<String, Vec<String>>>> {
+        eventually(what, async || {
+            let seen = self.seen.lock().unwrap().clone();
+            ensure!(seen.last().is_some_and(&last), "last seen: {:?}", seen.last());
+            Ok(seen)
+        })
+        .await
+    }
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Whether two slices led to one endpoint at any time.
+fn shared(seen: &[HashMap<String, Vec<String>>]) -> Option<&HashMap<String, Vec<String>>> {
+    seen.iter().find(|slices| {
+        let mut all: Vec<&String> = slices.values().flatten().collect();
+        let count = all.len();
+        all.sort();
+        all.dedup();
+        all.len() < count
+    })
+}
+
+#[tokio::test]
+async fn two_volumes_of_one_endpoint_are_both_withdrawn_until_one_moves() -> Result<()> {
+    let room = Room::open("twice").await?;
+    let (files, _) = room.published("files", HERE).await?;
+    let (home, _) = room.published("home", THERE).await?;
+    room.server.failover(&home, HERE)?;
+    for claim in ["files", "home"] {
+        room.until_leads(claim, None).await?;
+        let message = room.until_noted(claim, "EndpointClaimedTwice").await?;
+        assert!(message.contains(if claim == "files" { &home } else { &files }), "{message}");
+        room.told(room.claims.get(claim).await?.uid(), "Warning", "EndpointClaimedTwice").await?;
+    }
+    room.server.failover(&files, THERE)?;
+    room.until_leads("files", Some(THERE)).await?;
+    room.until_leads("home", Some(HERE)).await
+}
+
+#[tokio::test]
+async fn a_port_that_another_server_has_taken_is_left_before_that_one_is_served() -> Result<()> {
+    let room = Room::open("reused").await?;
+    let (files, _) = room.published("files", HERE).await?;
+    let (home, _) = room.published("home", THERE).await?;
+    let witness = Witness::watch(&room);
+    room.server.failover(&files, Endpoint::Null)?;
+    room.server.failover(&home, HERE)?;
+    room.until_leads("home", Some(HERE)).await?;
+    room.until_leads("files", None).await?;
+    let seen = witness.until("the last write", |slices| slices["home-nfs-ipv4"] == [HERE]).await?;
+    assert_eq!(shared(&seen), None, "two addresses led to one server");
+    Ok(())
+}
+
+#[tokio::test]
+async fn two_servers_that_change_places_are_never_mistaken_for_each_other() -> Result<()> {
+    let room = Room::prepare("swapped").await?;
+    // Both are told in one answer, so that each finds the other where it is to go.
+    let settings = Settings { concurrency: 2, ..room.defaults() };
+    let room = room.start(settings).await?;
+    let (files, _) = room.published("files", HERE).await?;
+    let (home, _) = room.published("home", THERE).await?;
+    let witness = Witness::watch(&room);
+    let (mut at_files, mut at_home) = (HERE, THERE);
+    for _ in 0..5 {
+        (at_files, at_home) = (at_home, at_files);
+        // Nobody is told of one without the other.
+        let fault = room.server.fault(testbed::storageos::Fault::status(503).on(testbed::storageos::Route::Volumes));
+        room.server.failover(&files, at_files)?;
+        room.server.failover(&home, at_home)?;
+        room.server.clear_fault(fault);
+        room.until_leads("files", Some(at_files)).await?;
+        room.until_leads("home", Some(at_home)).await?;
+    }
+    let seen = witness.until("the last write", |slices| slices["home-nfs-ipv4"] == [at_home]).await?;
+    assert_eq!(shared(&seen), None, "two addresses led to one server");
+    Ok(())
+}
+
+#[tokio::test]
+async fn where_the_way_to_a_server_that_is_gone_is_kept_it_is_until_somebody_else_is_there() -> Result<()> {
+    let room = Room::prepare("keep").await?;
+    let settings = Settings { endpoint_gone: EndpointGone::Keep, ..room.defaults() };
+    let room = room.start(settings).await?;
+    let (files, _) = room.published("files", HERE).await?;
+    let (home, _) = room.published("home", THERE).await?;
+    room.server.failover(&files, Endpoint::Null)?;
+    room.until_counted("EndpointGone", 1).await?;
+    assert_eq!(room.leads("files").await?, [HERE]);
+    room.server.failover(&home, HERE)?;
+    room.until_leads("files", None).await?;
+    room.until_leads("home", Some(HERE)).await?;
+    room.until_noted("files", "EndpointTaken").await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_left_of_a_volume_that_nobody_tells_of_makes_room() -> Result<()> {
+    let mut room = Room::open("orphan").await?;
+    let (files, _) = room.published("files", HERE).await?;
+    room.kill();
+    room.server.remove_volume(&files);
+    let (settings, source) = (room.defaults(), room.source());
+    room.enter(settings, source).await?;
+    room.published("home", HERE).await?;
+    room.until_leads("files", None).await?;
+    room.until_leads("home", Some(HERE)).await
+}
