@@ -44,7 +44,8 @@ pub fn remembered(volume: &SharedVolume) -> Option<IpAddr> {
     let published = volume.published.as_deref()?;
     let socket = published.parse::<SocketAddr>().map(|socket| socket.ip());
     // The original writes IPv6 addresses without brackets.
-    let bare = || published.rsplit_once(':').and_then(|(ip, port)| port.parse::<u16>().ok().and(ip.parse().ok()));
+    let bare =
+        || published.rsplit_once(':').and_then(|(ip, port)| port.parse::<u16>().ok().and_then(|_| ip.parse().ok()));
     socket.ok().or_else(bare).filter(|ip: &IpAddr| !ip.is_unspecified())
 }
 

@@ -228,7 +228,9 @@ impl SharedVolumes {
     /// Notes where the address of a volume leads, and lets those look again who waited for it to leave.
     pub(crate) fn leads(&self, id: &str, endpoint: Option<SocketAddr>) {
         let waiting = self.state.lock().leads(id, endpoint);
-        waiting.into_iter().for_each(|key| self.lines.add(key));
+        for key in waiting {
+            self.lines.add(key);
+        }
     }
 
     pub(crate) fn view(&self, id: &str) -> Option<View> {

@@ -160,7 +160,7 @@ pub fn slice(volume: &SharedVolume, service: &Service, endpoint: SocketAddr) -> 
         },
         "addressType": family,
         "ports": [slice_port(endpoint)],
-        "endpoints": [slice_target(endpoint.ip().to_string(), true)],
+        "endpoints": [slice_target(&endpoint.ip().to_string(), true)],
     })
 }
 
@@ -176,7 +176,7 @@ fn slice_port(endpoint: SocketAddr) -> Value {
     json!({"name": PORT_NAME, "port": endpoint.port(), "protocol": "TCP"})
 }
 
-fn slice_target(address: String, open: bool) -> Value {
+fn slice_target(address: &str, open: bool) -> Value {
     json!({"addresses": [address], "conditions": {"ready": open, "serving": open, "terminating": false}})
 }
 
@@ -205,7 +205,7 @@ pub fn repair_slice(
             }
             let ip = endpoint.ip().to_string();
             if slice.targets != [Target { addresses: vec![ip.as_str().into()], ready: true, serving: true }] {
-                change["endpoints"] = json!([slice_target(ip, true)]);
+                change["endpoints"] = json!([slice_target(&ip, true)]);
             }
         }
         None => {
@@ -228,9 +228,7 @@ fn closed(targets: &[Target]) -> Option<Value> {
     match targets {
         [] => None,
         [one] if shut(one) && one.addresses.len() == 1 => None,
-        [one] => {
-            Some(one.addresses.first().map_or_else(|| json!([]), |ip| json!([slice_target(ip.to_string(), false)])))
-        }
+        [one] => Some(one.addresses.first().map_or_else(|| json!([]), |ip| json!([slice_target(ip, false)]))),
         _ => Some(json!([])),
     }
 }
@@ -254,11 +252,11 @@ pub fn endpoints(volume: &SharedVolume, service: &Service, endpoint: SocketAddr)
             "labels": {VOLUME_ID: &*volume.id, SKIP_MIRROR: "true"},
             "ownerReferences": [owned_by(service)],
         },
-        "subsets": [subset("addresses", endpoint.ip().to_string(), endpoint.port().into())],
+        "subsets": [subset("addresses", &endpoint.ip().to_string(), endpoint.port().into())],
     })
 }
 
-fn subset(list: &str, ip: String, port: i32) -> Value {
+fn subset(list: &str, ip: &str, port: i32) -> Value {
     json!({list: [{"ip": ip}], "ports": [{"name": PORT_NAME, "port": port, "protocol": "TCP"}]})
 }
 
@@ -283,7 +281,7 @@ pub fn repair_endpoints(
     }
     let subsets = found.subsets.as_deref().unwrap_or_default();
     let wanted = match endpoint {
-        Some(endpoint) => Some(json!([subset("addresses", endpoint.ip().to_string(), endpoint.port().into())])),
+        Some(endpoint) => Some(json!([subset("addresses", &endpoint.ip().to_string(), endpoint.port().into())])),
         None => withdrawn(subsets),
     };
     if let Some(wanted) = wanted
@@ -307,7 +305,7 @@ fn withdrawn(subsets: &[EndpointSubset]) -> Option<Value> {
         Some((ip, subset.ports.as_ref()?.first()?.port))
     };
     Some(match subsets {
-        [one] => target(one).map_or_else(|| json!([]), |(ip, port)| json!([subset("notReadyAddresses", ip, port)])),
+        [one] => target(one).map_or_else(|| json!([]), |(ip, port)| json!([subset("notReadyAddresses", &ip, port)])),
         _ => json!([]),
     })
 }

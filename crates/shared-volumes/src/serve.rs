@@ -170,16 +170,12 @@ impl SharedVolumes {
     ) -> Result<Outcome, Failure> {
         self.close(view).await?;
         let told = Decision::new((), decision.reason, decision.message.clone());
-        match decision.action {
-            address::Action::Wait => {
-                self.conclude(view, claim, &told, EventKind::Normal).await?;
-                Ok(Outcome::After(self.settings.create_poll_interval))
-            }
-            _ => {
-                self.conclude(view, claim, &told, EventKind::Warning).await?;
-                Err(Failure::NotYet)
-            }
+        if decision.action == address::Action::Wait {
+            self.conclude(view, claim, &told, EventKind::Normal).await?;
+            return Ok(Outcome::After(self.settings.create_poll_interval));
         }
+        self.conclude(view, claim, &told, EventKind::Warning).await?;
+        Err(Failure::NotYet)
     }
 
     /// Publishes the address, if that is due. Returns what is published; none if it is not time yet.

@@ -163,7 +163,7 @@ impl State {
         (entry.volume, entry.gone, entry.failures) = (volume, false, 0);
         affected.extend(self.rivals(&id));
         affected.insert(id);
-        self.keys(affected)
+        self.keys(&affected)
     }
 
     /// The source said that a volume is gone, when it was asked at this time.
@@ -176,7 +176,7 @@ impl State {
             remove(&mut self.by_endpoint, &endpoint, id);
         }
         affected.insert(Arc::clone(&volume.id));
-        self.keys(affected)
+        self.keys(&affected)
     }
 
     /// Nothing is left of a volume.
@@ -233,7 +233,7 @@ impl State {
 
     /// The volumes that name this claim.
     pub(crate) fn of_claim(&self, claim: &ObjectKey) -> Vec<VolumeKey> {
-        self.keys(self.by_claim.get(claim).cloned().unwrap_or_default())
+        self.by_claim.get(claim).map(|ids| self.keys(ids)).unwrap_or_default()
     }
 
     /// The volume that this Service was verified for.
@@ -248,7 +248,7 @@ impl State {
 
     /// The volumes that were told to be at this endpoint.
     pub(crate) fn at(&self, endpoint: SocketAddr) -> Vec<VolumeKey> {
-        self.keys(self.by_endpoint.get(&endpoint).cloned().unwrap_or_default())
+        self.by_endpoint.get(&endpoint).map(|ids| self.keys(ids)).unwrap_or_default()
     }
 
     /// Another volume that was told to be at this endpoint.
@@ -345,7 +345,7 @@ impl State {
         }
     }
 
-    fn keys(&self, ids: BTreeSet<VolumeId>) -> Vec<VolumeKey> {
+    fn keys(&self, ids: &BTreeSet<VolumeId>) -> Vec<VolumeKey> {
         ids.iter().map(|id| self.key_of(id)).collect()
     }
 }

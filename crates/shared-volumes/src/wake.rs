@@ -26,7 +26,9 @@ impl SharedVolumes {
                 Change::Deleted { old } => old,
             };
             let volumes = state.lock().of_claim(&claim.key);
-            volumes.into_iter().for_each(|key| lines.add(key));
+            for key in volumes {
+                lines.add(key);
+            }
         })
     }
 
@@ -65,7 +67,9 @@ impl SharedVolumes {
                 let left = old.map(Slice::leads_to).unwrap_or_default();
                 keys.extend(left.into_iter().flat_map(|endpoint| state.at(endpoint)));
             }
-            keys.into_iter().for_each(|key| lines.add(key));
+            for key in keys {
+                lines.add(key);
+            }
         })
     }
 }

@@ -1,3 +1,5 @@
+use k8s_openapi::api::core::v1::EndpointAddress;
+
 use super::*;
 use crate::sample;
 
@@ -177,9 +179,9 @@ fn all_that_can_drift_about_an_endpoints_object_is_repaired() {
         let change = |found: &mut Endpoints| change(&mut found.subsets.as_mut().unwrap()[0]);
         endpoints_repair(change, Some(endpoint())).unwrap()["subsets"].clone()
     };
-    assert_eq!(subsets(|subset| subset.addresses.as_mut().unwrap().push(Default::default())), wanted);
+    assert_eq!(subsets(|subset| subset.addresses.as_mut().unwrap().push(EndpointAddress::default())), wanted);
     assert_eq!(subsets(|subset| subset.ports.as_mut().unwrap()[0].name = Some("web".into())), wanted);
-    assert_eq!(subsets(|subset| subset.not_ready_addresses = Some(vec![Default::default()])), wanted);
+    assert_eq!(subsets(|subset| subset.not_ready_addresses = Some(vec![EndpointAddress::default()])), wanted);
     assert_eq!(endpoints_repair(|found| found.subsets = None, Some(endpoint())).unwrap()["subsets"], wanted);
     let unmarked = endpoints_repair(|found| found.metadata.labels = None, Some(endpoint())).unwrap();
     assert_eq!(unmarked["metadata"]["labels"], json!({VOLUME_ID: "v1", SKIP_MIRROR: "true"}));

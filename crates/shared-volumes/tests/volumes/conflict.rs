@@ -21,15 +21,18 @@ use crate::room::{Room, targets};
 const HERE: &str = "10.1.0.4:25705";
 const THERE: &str = "10.1.0.5:25705";
 
+/// Which slice leads where.
+pub(crate) type Slices = HashMap<String, Vec<String>>;
+
 /// Everything that slices ever led to, in the order of the writes: after each, which slice leads where.
 pub(crate) struct Witness {
-    seen: Arc<Mutex<Vec<HashMap<String, Vec<String>>>>>,
+    seen: Arc<Mutex<Vec<Slices>>>,
     task: JoinHandle<()>,
 }
 
 impl Witness {
     pub(crate) fn watch(room: &Room) -> Self {
-        let seen = Arc::<Mutex<Vec<HashMap<String, Vec<String>>>>>::default();
+        let seen = Arc::<Mutex<Vec<Slices>>>::default();
         let (noted, slices) = (Arc::clone(&seen), room.slices.clone());
         let task = tokio::spawn(async move {
             let mut now = HashMap::new();
@@ -47,11 +50,7 @@ impl Witness {
     }
 
     /// All that was seen, once this is the last of it.
-    pub(crate) async fn until(
-        &self,
-        what: &str,
-        last: impl Fn(&HashMap<String, Vec<String>>) -> bool,
-    ) -> Result<Vec<HashMap<String, Vec<String>>>> {
+    pub(crate) async fn until(&self, what: &str, last: impl Fn(&Slices) -> bool) -> Result<Vec<Slices>> {
         eventually(what, async || {
             let seen = self.seen.lock().unwrap().clone();
             ensure!(seen.last().is_some_and(&last), "last seen: {:?}", seen.last());
@@ -68,7 +67,7 @@ impl Drop for Witness {
 }
 
 /// Whether two slices led to one endpoint at any time.
-fn shared(seen: &[HashMap<String, Vec<String>>]) -> Option<&HashMap<String, Vec<String>>> {
+fn shared(seen: &[Slices]) -> Option<&Slices> {
     seen.iter().find(|slices| {
         let mut all: Vec<&String> = slices.values().flatten().collect();
         let count = all.len();

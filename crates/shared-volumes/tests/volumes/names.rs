@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use kube::{
     ResourceExt,
-    api::{DeleteParams, PostParams},
+    api::{DeleteParams, ListParams, PostParams},
 };
 use serde_json::json;
 use shared_volumes::{ServiceName, Settings, names::VOLUME_ID};
@@ -32,7 +32,7 @@ async fn a_claim_whose_name_no_service_can_have_gets_one_of_a_derived_name() -> 
     for claim in ["my.files", "1st"] {
         let port = 25_700 + claim.len();
         let (_, address) = room.published(claim, &format!("10.1.0.4:{port}")).await?;
-        let services = room.services.list(&Default::default()).await?.items;
+        let services = room.services.list(&ListParams::default()).await?.items;
         let its = services.iter().find(|service| address.starts_with(&format!("{}:", ip(service))));
         let its = its.context("nobody has its address")?;
         assert!(its.name_any().starts_with("nfs-"), "{}", its.name_any());
@@ -57,7 +57,7 @@ async fn a_service_that_is_not_ours_is_left_alone() -> Result<()> {
     assert_eq!(room.services.get("files").await?.resource_version(), foreign.resource_version());
     assert_ne!(address, format!("{}:2049", ip(&foreign)));
     assert!(!other.contains("None") && other.ends_with(":2049"), "{other} was published");
-    let labelled = kube::api::ListParams::default().labels(&format!("{VOLUME_ID}={id}"));
+    let labelled = ListParams::default().labels(&format!("{VOLUME_ID}={id}"));
     let ours = room.services.list(&labelled).await?.items;
     assert_eq!(ours.len(), 1);
     room.until_leads(&ours[0].name_any(), Some(HERE)).await?;

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use kube::{ResourceExt, api::DeleteParams};
+use kube::{
+    ResourceExt,
+    api::{DeleteParams, ListParams},
+};
 use serde_json::json;
 use shared_volumes::{Settings, names::VOLUME_ID};
 use testbed::{
@@ -71,7 +74,7 @@ async fn volumes_that_lack_something_are_silently_ignored() -> Result<()> {
     room.until_counted("ClaimMissing", 1).await?;
     // All of them have been decided about; one that counts shows that nothing comes late.
     room.published("files", "10.1.0.6:1").await?;
-    let services = room.services.list(&Default::default()).await?;
+    let services = room.services.list(&ListParams::default()).await?;
     assert_eq!(services.items.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), ["files"]);
     for claim in ["labels", "empty", "null", "broken", "host", "loopback"] {
         let uid = room.claims.get(claim).await?.uid();

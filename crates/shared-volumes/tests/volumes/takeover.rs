@@ -7,7 +7,10 @@ use serde_json::{Value, json};
 use shared_volumes::{Settings, names::VOLUME_ID};
 use testbed::{eventually, storageos::MOUNT_ENDPOINT};
 
-use crate::{conflict::Witness, room::Room};
+use crate::{
+    conflict::{Slices, Witness},
+    room::Room,
+};
 
 const HERE: &str = "10.1.0.4:25705";
 const THERE: &str = "10.1.0.5:25799";
@@ -57,9 +60,7 @@ async fn what_the_original_left_is_taken_over_without_a_moment_without_a_target(
     let settings = room.defaults();
     let room = room.start(settings).await?;
     until_taken_over(&room, HERE).await?;
-    let ours = |slices: &std::collections::HashMap<String, Vec<String>>| {
-        slices.keys().eq(["pv-files-nfs-ipv4"]) && slices["pv-files-nfs-ipv4"] == [HERE]
-    };
+    let ours = |slices: &Slices| slices.keys().eq(["pv-files-nfs-ipv4"]) && slices["pv-files-nfs-ipv4"] == [HERE];
     let seen = witness.until("only our slice", ours).await?;
     let mut all = seen.iter().skip_while(|slices| slices.is_empty());
     assert!(
@@ -81,9 +82,7 @@ async fn what_the_original_left_of_a_server_that_has_moved_never_leads_to_two() 
     let settings = room.defaults();
     let room = room.start(settings).await?;
     until_taken_over(&room, THERE).await?;
-    let ours = |slices: &std::collections::HashMap<String, Vec<String>>| {
-        slices.keys().eq(["pv-files-nfs-ipv4"]) && slices["pv-files-nfs-ipv4"] == [THERE]
-    };
+    let ours = |slices: &Slices| slices.keys().eq(["pv-files-nfs-ipv4"]) && slices["pv-files-nfs-ipv4"] == [THERE];
     let seen = witness.until("only our slice", ours).await?;
     for slices in &seen {
         let mut led: Vec<&String> = slices.values().flatten().collect();
