@@ -1,7 +1,7 @@
 //! Command lines as Go's flag package reads them, with its words: one dash or two, `-f=x` or `-f x`, and switches that need no
 //! value. Flags end at the first other word or at `--`.
 
-use std::fmt::Write;
+use std::{fmt::Write, time::Duration};
 
 /// A flag, and where its value goes.
 pub(super) struct Flag<T> {
@@ -16,6 +16,8 @@ enum Kind<T> {
     Switch(fn(&mut T, bool)),
     Text(fn(&mut T, &str)),
     Size(fn(&mut T, u64)),
+    /// A length of time; none if it is negative.
+    Duration(fn(&mut T, Option<Duration>)),
     /// A type of the program's own, which says itself what is wrong.
     Value(fn(&mut T, &str) -> Result<(), String>),
 }
@@ -45,6 +47,11 @@ impl<T> Flag<T> {
         Self { name, usage, default: "", kind: Kind::Size(set) }
     }
 
+    /// A length of time; none if it is negative.
+    pub(super) fn duration(name: &'static str, usage: &'static str, set: fn(&mut T, Option<Duration>)) -> Self {
+        Self { name, usage, default: "", kind: Kind::Duration(set) }
+    }
+
     /// What `set` understands.
     pub(super) fn value(name: &'static str, usage: &'static str, set: fn(&mut T, &str) -> Result<(), String>) -> Self {
         Self { name, usage, default: "", kind: Kind::Value(set) }
@@ -60,6 +67,7 @@ impl<T> Flag<T> {
             Kind::Switch(set) => set(settings, parse_bool(value).ok_or("parse error")?),
             Kind::Text(set) => set(settings, value),
             Kind::Size(set) => set(settings, parse_uint(value)?),
+            Kind::Duration(set) => set(settings, parse_duration(value).ok_or("parse error")?),
             Kind::Value(set) => set(settings, value)?,
         }
         Ok(())
@@ -71,6 +79,7 @@ impl<T> Flag<T> {
             Kind::Switch(_) => "",
             Kind::Text(_) => " string",
             Kind::Size(_) => " uint",
+            Kind::Duration(_) => " duration",
             Kind::Value(_) => " value",
         }
     }
@@ -161,6 +170,35 @@ fn parse_uint(text: &str) -> Result<u64, &'static str> {
     u64::from_str_radix(&digits.replace('_', ""), base).map_err(|_| "value out of range")
 }
 
+/// Go's `time.ParseDuration`: `1h30m`, `1.5s`, `-1s`, `0`. The inner value is absent if it is negative.
+fn parse_duration(text: &str) -> Option<Option<Duration>> {
+    const UNITS: [(&str, f64); 7] =
+        [("ns", 1e-9), ("us", 1e-6), ("µs", 1e-6), ("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
+    let (negative, mut rest) = match text.as_bytes() {
+        [b'-', ..] => (true, &text[1..]),
+        [b'+', ..] => (false, &text[1..]),
+        _ => (false, text),
+    };
+    if rest == "0" {
+        return Some(Some(Duration::ZERO));
+    }
+    let mut seconds = 0.0;
+    if rest.is_empty() {
+        return None;
+    }
+    while !rest.is_empty() {
+        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let number: f64 = rest[..end].parse().ok()?;
+        rest = &rest[end..];
+        let unit_end = rest.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(rest.len());
+        let (_, unit) = UNITS.iter().find(|(unit, _)| *unit == &rest[..unit_end])?;
+        seconds += number * unit;
+        rest = &rest[unit_end..];
+    }
+    let duration = Duration::try_from_secs_f64(seconds).ok()?;
+    Some(Some(duration).filter(|duration| !negative || duration.is_zero()))
+}
+
 /// A number as klog's own flags take it, with the words of Go's `strconv`.
 pub(super) fn parse_int(text: &str) -> Result<i32, String> {
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
@@ -168,4 +206,30 @@ pub(super) fn parse_int(text: &str) -> Result<i32, String> {
         return Err(format!("strconv.ParseInt: parsing {text:?}: invalid syntax"));
     }
     text.parse().map_err(|_| format!("strconv.ParseInt: parsing {text:?}: value out of range"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_of_time_are_read_as_go_reads_them() {
+        let millis = |text: &str| parse_duration(text).map(|duration| duration.map(|duration| duration.as_millis()));
+        for (text, expected) in [
+            ("5s", 5000),
+            ("1m30s", 90_000),
+            ("1.5h", 5_400_000),
+            ("100ms", 100),
+            ("0", 0),
+            ("-0s", 0),
+            ("+1s", 1000),
+            (".5s", 500),
+        ] {
+            assert_eq!(millis(text), Some(Some(expected)), "{text}");
+        }
+        assert_eq!(millis("-1s"), Some(None));
+        for wrong in ["", "5", "s", "-", "5 s", "1d", "1s2", "soon", "."] {
+            assert_eq!(millis(wrong), None, "{wrong}");
+        }
+    }
 }

@@ -35,7 +35,8 @@ fn klog_defaults() -> KlogOptions {
 #[test]
 fn the_name_is_the_files_or_the_first_argument() {
     let requested = |line: &str| Invocation::requested(words(line).into_iter().map(OsString::from));
-    let expected = Some(Invocation { program: Program::Provisioner, arguments: words("-v 2 version") });
+    let expected =
+        Some(Invocation { original: Original::Klog(Program::Provisioner), arguments: words("-v 2 version") });
     for line in [
         "dynamic-pvc-provisioner -v 2 version",
         "/usr/local/bin/dynamic-pvc-provisioner -v 2 version",
@@ -235,7 +236,7 @@ fn the_releasers_usage_is_the_documented_one_to_the_letter() {
     let stop = DropIn::parse(Program::Releaser, &words("-h")).unwrap_err();
     assert_eq!(stop, Stop::Help(USAGE_OF_RELEASER.to_owned()));
     let requested = Invocation::requested(words("/usr/bin/reclaimable-pv-releaser -h").into_iter().map(OsString::from));
-    assert_eq!(requested, Some(Invocation { program: Program::Releaser, arguments: words("-h") }));
+    assert_eq!(requested, Some(Invocation { original: Original::Klog(Program::Releaser), arguments: words("-h") }));
     let provisioners = parse("-disable-automatic-association").unwrap_err();
     assert!(matches!(provisioners, Stop::Wrong(text) if text.starts_with("flag provided but not defined: ")));
 }
