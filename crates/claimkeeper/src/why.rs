@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use cluster::{Pod, decision::Account, store::Slim};
+use cluster::{ObjectKey, Pod, decision::Account, store::Slim};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod as FullPod};
 use kube::{Api, Client, api::ListParams};
 use platform::{
@@ -16,6 +16,8 @@ use platform::{
     metrics::Registry,
     trouble::causes,
 };
+
+use shared_volumes::{StorageOs, source::Source};
 
 use crate::config::{Config, Feature};
 
@@ -160,6 +162,7 @@ async fn explain_all(arguments: &WhyArguments, configuration: &Config) -> anyhow
         let found = claims.get_opt(name).await.map_err(|error| unanswered(&error))?;
         if let Some(found) = found {
             accounts.push(enforcement(&client, configuration, &namespace, &serde_json::to_string(&found)?).await?);
+            accounts.extend(shared_volumes(&client, configuration, &ObjectKey::new(&namespace, name)).await?);
         }
     }
     Ok(accounts)
@@ -187,6 +190,17 @@ async fn volume(client: &Client, config: &Config, name: &str) -> anyhow::Result<
 async fn enforcement(client: &Client, config: &Config, namespace: &str, claim: &str) -> anyhow::Result<Account> {
     let told = enforcement::why::explain(client, &config.enforcement, namespace, claim).await;
     told.map_err(|error| unanswered(&error))
+}
+
+/// The source is asked by who has its credentials.
+async fn shared_volumes(client: &Client, config: &Config, claim: &ObjectKey) -> anyhow::Result<Vec<Account>> {
+    let settings = config.shared_volumes.settings(config.namespace.as_deref());
+    let storageos = config.shared_volumes.storageos();
+    let known = storageos.secret_path.join("username").exists();
+    let source = known.then(|| StorageOs::new(storageos, &Registry::default())).transpose();
+    let source = source.map_err(|why| anyhow::anyhow!("sharedVolumes.storageos: {why}"))?;
+    let source = source.as_ref().map(|source| source as &dyn Source);
+    shared_volumes::why::explain(client, &settings, source, claim).await.map_err(|error| unanswered(&error))
 }
 
 /// The pod, and what it was made from, as far as that can be told.

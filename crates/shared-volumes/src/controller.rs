@@ -1,6 +1,6 @@
 //! Gathers what the rules look at and carries out what they decide.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use cluster::{
     Claim, ObjectKey, Service, Slice, Store,
@@ -14,9 +14,10 @@ use platform::{
     events::Recorder,
     metrics::Registry,
     queue::{self, Outcome, Queue},
+    trouble::{Trouble, causes},
 };
 use rand::RngExt;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -47,6 +48,14 @@ const SLICES_BY_TARGET: Index<Slice> = Index {
 fn ids(labels: &std::collections::BTreeMap<String, String>) -> Vec<Box<str>> {
     names::volume_of(labels).map(|id| Box::from(&*id)).into_iter().collect()
 }
+
+/// Whether a slice is ours, or made of an Endpoints object that is. Anybody may make others, and label them as they like.
+fn is_known(slice: &Slice) -> bool {
+    slice.labels.get(MANAGED_BY).is_some_and(|manager| [MANAGER, MIRRORING].contains(&manager.as_str()))
+}
+
+/// The pause between two tries to read where addresses lead.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// What the feature knows of the cluster; somebody else feeds it.
 #[derive(Clone)]
@@ -84,13 +93,10 @@ impl Caches {
 
     /// Another volume whose address leads there.
     pub(crate) fn leader_to(&self, endpoint: SocketAddr, except: &str) -> Option<VolumeId> {
-        let ours = |slice: &Slice| {
-            slice.labels.get(MANAGED_BY).is_some_and(|manager| [MANAGER, MIRRORING].contains(&manager.as_str()))
-        };
         let slices = self.slices.find(&SLICES_BY_TARGET, &endpoint.to_string());
         slices
             .iter()
-            .filter(|slice| ours(slice))
+            .filter(|slice| is_known(slice))
             .find_map(|slice| names::volume_of(&slice.labels).filter(|id| **id != *except))
     }
 }
@@ -173,6 +179,9 @@ impl SharedVolumes {
         }
         // What was known in an earlier term may be wrong by now.
         *self.state.lock() = State::default();
+        if stop.run_until_cancelled(self.read_leads()).await.is_none() {
+            return;
+        }
         let _subscriptions = self.subscribe();
         let concurrency = self.settings.concurrency;
         tokio::join!(
@@ -180,6 +189,35 @@ impl SharedVolumes {
             queue::run(&self.lines.moved, concurrency, stop.clone(), |key| self.handle(key)),
             queue::run(&self.lines.others, concurrency, stop.clone(), |key| self.handle(key)),
         );
+    }
+
+    /// Reads where addresses lead. The cache may not have heard yet of what another replica wrote while it led.
+    async fn read_leads(&self) {
+        let mut trouble = Trouble::default();
+        loop {
+            match self.all_slices().await {
+                Ok(slices) => {
+                    let mut state = self.state.lock();
+                    for slice in slices.iter().filter(|slice| is_known(slice)) {
+                        let Some(id) = names::volume_of(&slice.labels) else { continue };
+                        for endpoint in slice.leads_to() {
+                            state.will_lead(&id, endpoint);
+                        }
+                    }
+                    return;
+                }
+                Err(error) => {
+                    let error = causes(&error);
+                    if trouble.begins(&error) {
+                        tracing::warn!(
+                            feature = "shared-volumes",
+                            "where addresses lead cannot be read, and nothing is done: {error}"
+                        );
+                    }
+                }
+            }
+            sleep(RETRY).await;
+        }
     }
 
     async fn handle(&self, key: VolumeKey) -> Outcome {
@@ -267,6 +305,7 @@ impl SharedVolumes {
         seen.holder = target(&seen)
             .and_then(|endpoint| state.leader_to(endpoint, id).or_else(|| self.caches.leader_to(endpoint, id)));
         let led = self.caches.slices_of(id).into_iter().flat_map(|slice| slice.leads_to());
+        let led = led.chain(state.led_by(id)).collect::<Vec<_>>();
         seen.taken_by = led.into_iter().find_map(|endpoint| state.claimant(endpoint, id));
         seen
     }

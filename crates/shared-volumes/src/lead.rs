@@ -101,16 +101,15 @@ impl SharedVolumes {
         endpoint: Option<SocketAddr>,
     ) -> Result<(), Failure> {
         let id = &view.volume.id;
-        {
+        let mut is_news = false;
+        if let Some(endpoint) = endpoint {
             let mut state = self.state.lock();
-            if let Some(endpoint) = endpoint {
-                // Nothing is waited for between this look and its being noted, so that no two lead to one endpoint.
-                let taken = state.leader_to(endpoint, id).is_some() || self.caches.leader_to(endpoint, id).is_some();
-                if taken || !state.is_current(view) {
-                    return Err(Failure::Overtaken);
-                }
-                state.will_lead(id, endpoint);
+            // Nothing is waited for between this look and its being noted, so that no two lead to one endpoint.
+            let taken = state.leader_to(endpoint, id).is_some() || self.caches.leader_to(endpoint, id).is_some();
+            if taken || !state.is_current(view) {
+                return Err(Failure::Overtaken);
             }
+            is_news = state.will_lead(id, endpoint);
         }
         let written = match (slice, endpoint) {
             (Some(slice), endpoint) => {
@@ -120,11 +119,16 @@ impl SharedVolumes {
             (None, Some(endpoint)) => self.create_or_recover_slice(view, service, endpoint).await,
             (None, None) => return Ok(()),
         };
-        // Without an answer it may have been carried out, so that it counts as if it had.
-        if let (Err(kube::Error::Api(status)), Some(endpoint)) = (&written, endpoint)
-            && status.code < 500
-        {
-            self.state.lock().does_not_lead(id, endpoint);
+        match (&written, endpoint) {
+            (Ok(()), _) => self.state.lock().answered(id),
+            // It may lead there for another reason, such as an earlier write that the cache has not heard of.
+            (Err(kube::Error::Api(status)), Some(endpoint)) if status.code < 500 => {
+                if is_news {
+                    self.state.lock().does_not_lead(id, endpoint);
+                }
+            }
+            (Err(_), Some(endpoint)) => self.state.lock().unanswered(id, endpoint),
+            (Err(_), None) => {}
         }
         written?;
         self.leads(id, endpoint);

@@ -25,6 +25,8 @@ pub mod endpoint;
 mod lead;
 mod live;
 mod metrics;
+#[cfg(test)]
+mod model;
 pub mod names;
 pub mod objects;
 mod poll;
@@ -41,6 +43,7 @@ mod tell;
 mod trouble;
 mod wake;
 pub mod way;
+pub mod why;
 mod withdraw;
 mod write;
 

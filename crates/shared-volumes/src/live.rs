@@ -87,6 +87,17 @@ impl SharedVolumes {
         Ok(slices.list(&of_service).await?.items.into_iter().filter_map(Slice::from_wire).collect())
     }
 
+    /// All slices that are labelled with a volume, where we look.
+    pub(crate) async fn all_slices(&self) -> kube::Result<Vec<Slice>> {
+        let client = Client::clone(&self.client);
+        let slices: Api<<Slice as Slim>::Wire> = match &self.settings.namespace {
+            Some(namespace) => Api::namespaced(client, namespace),
+            None => Api::all(client),
+        };
+        let labelled = ListParams::default().labels(VOLUME_ID);
+        Ok(slices.list(&labelled).await?.items.into_iter().filter_map(Slice::from_wire).collect())
+    }
+
     pub(crate) async fn slice_named(&self, key: &ObjectKey) -> kube::Result<Option<Slice>> {
         let slices: Api<<Slice as Slim>::Wire> = Api::namespaced(Client::clone(&self.client), key.namespace());
         Ok(slices.get_opt(key.name()).await?.and_then(Slice::from_wire))

@@ -7,7 +7,7 @@ use futures::{
     stream::{self, FuturesUnordered},
 };
 use k8s_openapi::api::networking::v1::ServiceCIDR;
-use kube::{Api, api::ListParams};
+use kube::{Api, Client, api::ListParams};
 use parking_lot::Mutex;
 use platform::trouble::Trouble;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -182,22 +182,21 @@ impl SharedVolumes {
         }
     }
 
-    /// Where Services are. What cannot be read is not known, and then only the API server keeps endpoints out of it.
+    /// What cannot be read is not known, and then only the API server keeps endpoints out of it.
     async fn read_service_ranges(&self) {
-        let ranges: Api<ServiceCIDR> = Api::all(kube::Client::clone(&self.client));
-        match ranges.list(&ListParams::default()).await {
-            Ok(found) => {
-                let texts = found
-                    .items
-                    .iter()
-                    .filter_map(|range| range.spec.as_ref())
-                    .flat_map(|spec| spec.cidrs.iter().flatten());
-                let known: Vec<Range> = texts.filter_map(|text| text.parse().ok()).collect();
-                *self.service_ranges.write() = known.into();
-            }
+        match service_ranges(&self.client).await {
+            Ok(known) => *self.service_ranges.write() = known.into(),
             Err(error) => {
                 tracing::debug!(feature = "shared-volumes", "the ranges of Services cannot be read: {error}");
             }
         }
     }
+}
+
+/// Where Services are.
+pub(crate) async fn service_ranges(client: &Client) -> kube::Result<Vec<Range>> {
+    let ranges: Api<ServiceCIDR> = Api::all(client.clone());
+    let found = ranges.list(&ListParams::default()).await?;
+    let texts = found.items.iter().filter_map(|range| range.spec.as_ref()).flat_map(|spec| spec.cidrs.iter().flatten());
+    Ok(texts.filter_map(|text| text.parse().ok()).collect())
 }

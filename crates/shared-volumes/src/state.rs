@@ -23,6 +23,9 @@ use crate::{
 /// How many rounds may wait for one volume. More would only measure the same.
 const MOST_ROUNDS: usize = 8;
 
+/// A write that had no answer is carried out by then, or never: API servers give up after a minute.
+const LATEST: Duration = Duration::from_secs(90);
+
 /// The key of a volume in the queues.
 #[derive(Debug, Clone)]
 pub(crate) struct VolumeKey {
@@ -77,6 +80,8 @@ pub(crate) struct Entry {
     pub(crate) failures: u32,
     /// What was decided last, and told.
     pub(crate) told: Option<&'static str>,
+    /// What was told of it, where it cannot be noted on its claim.
+    pub(crate) noted: Option<String>,
     /// What is wrong, and was said.
     pub(crate) trouble: Trouble,
     /// When its address was first refused.
@@ -122,6 +127,8 @@ pub(crate) struct State {
     by_home: HashMap<Arc<str>, HashSet<VolumeId>>,
     /// Where addresses lead, or may lead, by what we wrote; the store of slices says the rest.
     leads: HashMap<VolumeId, BTreeSet<SocketAddr>>,
+    /// Writes that had no answer and may still be carried out, until something else was written or nobody can be that late.
+    unanswered: HashMap<VolumeId, (SocketAddr, Instant)>,
     busy: HashMap<VolumeId, Busy>,
 }
 
@@ -259,12 +266,27 @@ impl State {
     /// Another volume whose address leads to this endpoint, or may, by what we wrote.
     pub(crate) fn leader_to(&self, endpoint: SocketAddr, except: &str) -> Option<VolumeId> {
         let leads = |(id, to): &(&VolumeId, &BTreeSet<SocketAddr>)| ***id != *except && to.contains(&endpoint);
-        self.leads.iter().find(leads).map(|(id, _)| Arc::clone(id))
+        let now = Instant::now();
+        let may = |(id, (to, until)): &(&VolumeId, &(SocketAddr, Instant))| {
+            ***id != *except && *to == endpoint && now < *until
+        };
+        let known = self.leads.iter().find(leads).map(|(id, _)| Arc::clone(id));
+        known.or_else(|| self.unanswered.iter().find(may).map(|(id, _)| Arc::clone(id)))
     }
 
-    /// The address of a volume is about to lead there.
-    pub(crate) fn will_lead(&mut self, id: &VolumeId, endpoint: SocketAddr) {
-        self.leads.entry(Arc::clone(id)).or_default().insert(endpoint);
+    /// The address of a volume is about to lead there. Whether that is news.
+    pub(crate) fn will_lead(&mut self, id: &VolumeId, endpoint: SocketAddr) -> bool {
+        self.leads.entry(Arc::clone(id)).or_default().insert(endpoint)
+    }
+
+    /// A write that lets it lead there had no answer.
+    pub(crate) fn unanswered(&mut self, id: &VolumeId, endpoint: SocketAddr) {
+        self.unanswered.insert(Arc::clone(id), (endpoint, Instant::now() + LATEST));
+    }
+
+    /// Something was written, so that whatever had no answer is refused by now.
+    pub(crate) fn answered(&mut self, id: &str) {
+        self.unanswered.remove(id);
     }
 
     /// It leads there, or nowhere. Returns those who waited for it to leave.
@@ -277,6 +299,11 @@ impl State {
             self.leads.insert(id.into(), now);
         }
         waiting
+    }
+
+    /// Where it leads, or may, by what we wrote.
+    pub(crate) fn led_by(&self, id: &str) -> Vec<SocketAddr> {
+        self.leads.get(id).into_iter().flatten().copied().collect()
     }
 
     /// Whether it may lead anywhere by what we wrote.
@@ -362,6 +389,7 @@ impl Entry {
             service: None,
             failures: 0,
             told: None,
+            noted: None,
             trouble: Trouble::default(),
             refused_since: None,
             rounds: Vec::new(),

@@ -44,7 +44,21 @@ impl SharedVolumes {
         }
         let (uid, version) = (&claim.owner.uid, &claim.version);
         let change = json!({"metadata": {"uid": uid, "resourceVersion": version, "annotations": {DECISION: text}}});
-        self.patch_claim(&claim.owner.key, &change).await?;
+        match self.patch_claim(&claim.owner.key, &change).await {
+            // The rights of the original's deployment end here. Then it is remembered that it was told.
+            Err(kube::Error::Api(status)) if status.is_forbidden() => {
+                if self
+                    .state
+                    .lock()
+                    .entry(&view.volume.id)
+                    .is_some_and(|entry| entry.noted.replace(text.clone()) == Some(text))
+                {
+                    return Ok(());
+                }
+                tracing::debug!(feature = "shared-volumes", claim = %claim.owner.key, "nothing may be noted on claims: {}", status.message);
+            }
+            noted => noted?,
+        }
         let Some(kind) = kind else { return Ok(()) };
         self.tell_claim(claim, kind, reason, message.clone().into_owned());
         if kind == EventKind::Warning {

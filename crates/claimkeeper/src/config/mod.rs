@@ -206,7 +206,7 @@ impl Config {
     /// The webhook configurations of the features that run, as the chart calls them.
     pub(crate) fn webhook_configurations(&self) -> Vec<&'static str> {
         let configuration = |feature: &Feature| match feature {
-            Feature::Ephemeral | Feature::Provisioner | Feature::Releaser => None,
+            Feature::Ephemeral | Feature::Provisioner | Feature::Releaser | Feature::SharedVolumes => None,
             Feature::Enforcement => Some("claimkeeper-enforcement"),
             Feature::Placement => self.placement.pod_webhook.then_some("mutating/claimkeeper-placement"),
         };
@@ -422,6 +422,7 @@ mod tests {
             include_str!("../../../../docs/enforcement.md"),
             include_str!("../../../../docs/placement.md"),
             include_str!("../../../../docs/certificates.md"),
+            include_str!("../../../../docs/shared-volumes.md"),
         ] {
             let configurations: Vec<&str> =
                 documented(page).into_iter().filter(|block| block.starts_with("features:")).collect();

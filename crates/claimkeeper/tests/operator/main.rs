@@ -25,6 +25,7 @@ mod reclaim;
 mod releaser;
 mod replicas;
 mod scene;
+mod shared_volumes;
 mod steering;
 mod switching;
 mod why;

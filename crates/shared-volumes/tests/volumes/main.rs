@@ -5,6 +5,7 @@
 mod conflict;
 mod drift;
 mod names;
+mod operations;
 mod room;
 mod seed;
 mod source;
