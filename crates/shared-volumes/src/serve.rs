@@ -226,7 +226,8 @@ impl SharedVolumes {
             return;
         }
         entry.service = Some(service.key.clone());
-        entry.verified = Some(Verified {
+        // A claim that is being deleted may be followed by another of its name.
+        entry.verified = (!claim.owner.leaving).then(|| Verified {
             volume: Arc::clone(&entry.volume),
             service: service.key.clone(),
             owner: claim.owner.clone(),

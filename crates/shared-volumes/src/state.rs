@@ -238,6 +238,15 @@ impl State {
         self.volumes.values().filter(expired).map(|entry| key(&entry.volume)).collect()
     }
 
+    /// What was verified of these volumes may be so no longer.
+    pub(crate) fn doubt(&mut self, keys: &[VolumeKey]) {
+        for key in keys {
+            if let Some(entry) = self.volumes.get_mut(&key.id) {
+                entry.verified = None;
+            }
+        }
+    }
+
     /// The volumes that name this claim.
     pub(crate) fn of_claim(&self, claim: &ObjectKey) -> Vec<VolumeKey> {
         self.by_claim.get(claim).map(|ids| self.keys(ids)).unwrap_or_default()

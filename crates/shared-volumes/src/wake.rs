@@ -20,12 +20,16 @@ impl SharedVolumes {
     fn follow_claims(&self) -> Subscription<Claim> {
         let (lines, state) = (self.lines.clone(), Arc::clone(&self.state));
         self.caches.claims.subscribe(move |change| {
-            let claim = match change {
+            let (claim, gone) = match change {
                 Change::Applied { old, new } if old == Some(new) => return,
-                Change::Applied { new, .. } => new,
-                Change::Deleted { old } => old,
+                Change::Applied { new, .. } => (new, false),
+                Change::Deleted { old } => (old, true),
             };
             let volumes = state.lock().of_claim(&claim.key);
+            if gone {
+                // Another one may have its name before anybody looks, and nothing else would tell them apart.
+                state.lock().doubt(&volumes);
+            }
             for key in volumes {
                 lines.add(key);
             }
