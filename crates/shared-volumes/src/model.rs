@@ -45,6 +45,7 @@ type Which = usize;
 
 /// A volume and its objects, as they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[expect(clippy::option_option, reason = "a slice may be missing, lead nowhere, or lead somewhere")]
 struct Volume {
     /// Where its source says that its server is.
     at: Option<Place>,

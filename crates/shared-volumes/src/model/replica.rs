@@ -18,6 +18,7 @@ use crate::{
 
 /// A slice as somebody saw it, and whether that is its newest version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[expect(clippy::option_option, reason = "it may be missing, lead nowhere, or lead somewhere")]
 pub(super) struct Sight {
     pub(super) slice: Option<Option<Place>>,
     pub(super) newest: bool,
@@ -195,9 +196,10 @@ fn real_slice(which: Which, to: Option<Place>) -> Slice {
     slice.labels.insert(VOLUME_ID.into(), ["v1", "v2"][which].into());
     slice.owners =
         vec![OwnerReference { kind: "Service".into(), uid: "uid-of-files".into(), ..OwnerReference::default() }];
-    match to.and_then(|place| place.endpoint().parse::<SocketAddr>().ok()) {
-        Some(endpoint) => slice.targets[0].addresses = vec![endpoint.ip().to_string().into()],
-        None => (slice.targets[0].ready, slice.targets[0].serving) = (false, false),
+    if let Some(endpoint) = to.and_then(|place| place.endpoint().parse::<SocketAddr>().ok()) {
+        slice.targets[0].addresses = vec![endpoint.ip().to_string().into()];
+    } else {
+        (slice.targets[0].ready, slice.targets[0].serving) = (false, false);
     }
     slice
 }
@@ -399,10 +401,10 @@ pub(super) fn land(setup: &Setup, world: &mut World, doing: Doing) -> bool {
 /// The replica hears what became of it.
 fn answered(setup: &Setup, me: &mut Replica, doing: Doing, done: bool) {
     match doing {
-        Doing::Slice { which, to: Some(place), is_news, .. } if !done => {
-            if is_news || setup.defect == Some(Defect::ForgetsRefused) {
-                me.leads_to[which] &= !bit(place);
-            }
+        Doing::Slice { which, to: Some(place), is_news, .. }
+            if !done && (is_news || setup.defect == Some(Defect::ForgetsRefused)) =>
+        {
+            me.leads_to[which] &= !bit(place);
         }
         Doing::Slice { which, to, .. } if done => (me.leads_to[which], me.unanswered[which]) = (to.map_or(0, bit), 0),
         Doing::Publish { which, address, .. } if done => {
