@@ -101,7 +101,7 @@ struct Setup {
 enum Defect {
     /// A rule of the target is missing.
     WithoutTarget(&'static str),
-    /// A rule of the publication is missing.
+    /// A rule of the publication is missing, and nobody waits until the slices have settled.
     WithoutPublication(&'static str),
     /// Writes carry no version.
     AnyVersion,

@@ -236,6 +236,14 @@ fn decide(setup: &Setup, world: &World, who: usize, which: Which, sight: Sight) 
         after.replicas[who].doing = Some(create(setup, world, which, &volume)?);
         return Some(after);
     };
+    if matches!(setup.defect, Some(Defect::WithoutPublication(_)))
+        && to.is_some()
+        && sight.slice.flatten() != to
+        && publication(setup, &volume, which, address, to, sight).is_some()
+    {
+        after.broken = Some(Broken::PublishedNothing);
+        return Some(after);
+    }
     let service = Arc::new(real_service(which, address));
     let slices: Vec<Slice> = sight.slice.map(|to| real_slice(which, to)).into_iter().collect();
     let endpoint = to.and_then(|place| place.endpoint().parse().ok());
