@@ -260,6 +260,7 @@ impl Setup {
         let mut world = world.clone();
         for _ in 0..60 {
             match rest(self, &world, leader) {
+                Some(next) if next.broken.is_some() => return next.broken,
                 Some(next) => world = next,
                 None => return world.broken.or_else(|| self.is_unfinished(&world).then_some(Broken::Forgotten)),
             }

@@ -67,7 +67,7 @@ impl<T> Flag<T> {
             Kind::Switch(set) => set(settings, parse_bool(value).ok_or("parse error")?),
             Kind::Text(set) => set(settings, value),
             Kind::Size(set) => set(settings, parse_uint(value)?),
-            Kind::Duration(set) => set(settings, parse_duration(value).ok_or("parse error")?),
+            Kind::Duration(set) => set(settings, parse_duration(value)?),
             Kind::Value(set) => set(settings, value)?,
         }
         Ok(())
@@ -171,32 +171,31 @@ fn parse_uint(text: &str) -> Result<u64, &'static str> {
 }
 
 /// Go's `time.ParseDuration`: `1h30m`, `1.5s`, `-1s`, `0`. The inner value is absent if it is negative.
-fn parse_duration(text: &str) -> Option<Option<Duration>> {
-    const UNITS: [(&str, f64); 7] =
-        [("ns", 1e-9), ("us", 1e-6), ("µs", 1e-6), ("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
-    let (negative, mut rest) = match text.as_bytes() {
+fn parse_duration(text: &str) -> Result<Option<Duration>, &'static str> {
+    let (negative, length) = match text.as_bytes() {
         [b'-', ..] => (true, &text[1..]),
         [b'+', ..] => (false, &text[1..]),
         _ => (false, text),
     };
-    if rest == "0" {
-        return Some(Some(Duration::ZERO));
-    }
-    let mut seconds = 0.0;
-    if rest.is_empty() {
-        return None;
-    }
+    let seconds = if length == "0" { Some(0.0) } else { parse_seconds(length) };
+    let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).ok_or("parse error")?;
+    Ok(Some(duration).filter(|duration| !negative || duration.is_zero()))
+}
+
+fn parse_seconds(mut rest: &str) -> Option<f64> {
+    const UNITS: [(&str, f64); 7] =
+        [("ns", 1e-9), ("us", 1e-6), ("µs", 1e-6), ("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
+    let mut seconds = None;
     while !rest.is_empty() {
         let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
         let number: f64 = rest[..end].parse().ok()?;
         rest = &rest[end..];
-        let unit_end = rest.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(rest.len());
-        let (_, unit) = UNITS.iter().find(|(unit, _)| *unit == &rest[..unit_end])?;
-        seconds += number * unit;
-        rest = &rest[unit_end..];
+        let end = rest.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(rest.len());
+        let (_, unit) = UNITS.iter().find(|(unit, _)| *unit == &rest[..end])?;
+        seconds = Some(seconds.unwrap_or(0.0) + number * unit);
+        rest = &rest[end..];
     }
-    let duration = Duration::try_from_secs_f64(seconds).ok()?;
-    Some(Some(duration).filter(|duration| !negative || duration.is_zero()))
+    seconds
 }
 
 /// A number as klog's own flags take it, with the words of Go's `strconv`.
@@ -214,7 +213,9 @@ mod tests {
 
     #[test]
     fn lengths_of_time_are_read_as_go_reads_them() {
-        let millis = |text: &str| parse_duration(text).map(|duration| duration.map(|duration| duration.as_millis()));
+        let millis = |text: &str| {
+            Some(parse_duration(text).ok()?.map_or(-1, |duration| i64::try_from(duration.as_millis()).unwrap()))
+        };
         for (text, expected) in [
             ("5s", 5000),
             ("1m30s", 90_000),
@@ -225,9 +226,9 @@ mod tests {
             ("+1s", 1000),
             (".5s", 500),
         ] {
-            assert_eq!(millis(text), Some(Some(expected)), "{text}");
+            assert_eq!(millis(text), Some(expected), "{text}");
         }
-        assert_eq!(millis("-1s"), Some(None));
+        assert_eq!(millis("-1s"), Some(-1));
         for wrong in ["", "5", "s", "-", "5 s", "1d", "1s2", "soon", "."] {
             assert_eq!(millis(wrong), None, "{wrong}");
         }

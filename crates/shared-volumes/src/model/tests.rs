@@ -27,21 +27,22 @@ fn the_checker_finds_each_mistake() {
     let (one, two) = (Setup::new(1, 2), Setup::new(2, 2));
     let slices = "its slices were read back and lead to its server alone";
     for (defect, setup, expected) in [
-        (Defect::WithoutTarget("no other volume has the same endpoint"), one, Broken::Misled),
-        (Defect::WithoutTarget("no other volume's address leads there"), one, Broken::Shared),
-        (Defect::NoMemory, one, Broken::Shared),
-        (Defect::ForgetsRefused, one, Broken::Shared),
-        (Defect::NotLate, one, Broken::Shared),
-        (Defect::AnyVersion, one, Broken::Shared),
-        (Defect::AnyAddress, one, Broken::AddressChanged),
-        (Defect::LeftOpen, one, Broken::Forgotten),
-        (Defect::WithoutPublication(slices), one, Broken::PublishedNothing),
-        (Defect::NoFirstLook, two, Broken::Shared),
-        (Defect::NoFence, two, Broken::Shared),
+        (Defect::WithoutTarget("no other volume has the same endpoint"), one, [Broken::Misled, Broken::Forgotten]),
+        (Defect::WithoutTarget("no other volume's address leads there"), one, [Broken::Shared; 2]),
+        (Defect::NoMemory, one, [Broken::Shared; 2]),
+        (Defect::ForgetsRefused, one, [Broken::Shared; 2]),
+        (Defect::NotLate, one, [Broken::Shared; 2]),
+        (Defect::AnyVersion, one, [Broken::Shared; 2]),
+        (Defect::AnyAddress, one, [Broken::AddressChanged; 2]),
+        (Defect::LeftOpen, one, [Broken::Forgotten; 2]),
+        (Defect::WithoutPublication(slices), one, [Broken::PublishedNothing; 2]),
+        (Defect::NoFirstLook, two, [Broken::Shared; 2]),
+        (Defect::NoFence, two, [Broken::Shared; 2]),
     ] {
         match check(Setup { defect: Some(defect), ..setup }) {
             Ok(worlds) => panic!("nothing was found in {worlds} worlds with {defect:?}"),
-            Err((broken, way)) => assert_eq!(broken, expected, "{defect:?} by {way:?}"),
+            // Which of two that are as near is found first is a matter of chance.
+            Err((broken, way)) => assert!(expected.contains(&broken), "{broken:?} with {defect:?} by {way:?}"),
         }
     }
 }
