@@ -145,7 +145,18 @@ impl Features {
             anyhow::Ok(SharedVolumes::new(caches, Arc::new(source), writer, recorder, registry, settings))
         });
         let shared_volumes = shared_volumes.transpose()?;
-        Ok(Self { stores, ephemeral, reclaim, provisioner, releaser, enforcement, audit, placement, steering, shared_volumes })
+        Ok(Self {
+            stores,
+            ephemeral,
+            reclaim,
+            provisioner,
+            releaser,
+            enforcement,
+            audit,
+            placement,
+            steering,
+            shared_volumes,
+        })
     }
 
     /// Those that API servers ask.
@@ -187,7 +198,8 @@ impl Features {
 
     /// One watch per kind that they need.
     pub(crate) fn feed(&self, watches: &Watches) -> JoinSet<()> {
-        let Self { stores, ephemeral, reclaim, provisioner, releaser, enforcement, placement, shared_volumes, .. } = self;
+        let Self { stores, ephemeral, reclaim, provisioner, releaser, enforcement, placement, shared_volumes, .. } =
+            self;
         let (enforces, places) = (enforcement.is_some(), placement.is_some());
         let mut feeds = JoinSet::new();
         if ephemeral.is_some() || provisioner.is_some() || releaser.is_some() || places || shared_volumes.is_some() {
