@@ -20,6 +20,7 @@ mod policy;
 mod real_node;
 mod real_node_provisioner;
 mod real_node_releaser;
+mod real_node_shared_volumes;
 mod recipes;
 mod reclaim;
 mod releaser;
