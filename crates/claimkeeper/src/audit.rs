@@ -63,10 +63,15 @@ async fn find(arguments: &AuditArguments) -> anyhow::Result<Vec<Finding>> {
     let settings = Arc::new(configuration.enforcement_settings());
     let found = enforcement::audit::find(&client, &settings, namespace).await;
     let mut findings = found.map_err(|error| unanswered(&error))?;
+    let runs = |feature| configuration.features.is_empty() || configuration.features.contains(&feature);
     // It takes rights that nobody needs who does not run it.
-    if configuration.features.is_empty() || configuration.features.contains(&Feature::Placement) {
+    if runs(Feature::Placement) {
         let settings = configuration.placement_settings();
         let found = placement::gone::audit::find(&client, &settings, namespace).await;
+        findings.extend(found.map_err(|error| unanswered(&error))?);
+    }
+    if runs(Feature::SharedVolumes) {
+        let found = shared_volumes::audit::find(&client, namespace).await;
         findings.extend(found.map_err(|error| unanswered(&error))?);
     }
     Ok(findings)

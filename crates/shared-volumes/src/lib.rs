@@ -19,6 +19,7 @@
 //! * A source that does not answer changes nothing: what is missing is not gone ([`source`]).
 
 pub mod address;
+pub mod audit;
 mod controller;
 pub mod decision;
 pub mod endpoint;

@@ -20,6 +20,15 @@ pub(crate) struct Metrics {
 impl Metrics {
     pub(crate) fn register(registry: &Registry, state: &Arc<Mutex<State>>) -> Self {
         observe_volumes(registry, state);
+        let failures = registry.counters(
+            "claimkeeper_shared_volumes_failures_total",
+            "Attempts that failed and are repeated, by who refused or did not answer: kubernetes or source.",
+            &["at"],
+        );
+        // From the start, because who counts the increase of a series does not see its first value.
+        for at in ["kubernetes", "source"] {
+            drop(failures.with(&[at]));
+        }
         Self {
             reconciles: registry.histogram(
                 "storageos_shared_volume_reconcile_duration_seconds",
@@ -40,11 +49,7 @@ impl Metrics {
                 "claimkeeper_shared_volumes_changed_addresses_total",
                 "Volumes that could not get their address again, so that clients see stale file handles.",
             ),
-            failures: registry.counters(
-                "claimkeeper_shared_volumes_failures_total",
-                "Attempts that failed and are repeated, by who refused or did not answer: kubernetes or source.",
-                &["at"],
-            ),
+            failures,
         }
     }
 }

@@ -81,7 +81,7 @@ async fn about(
         other.id != volume.id && other.endpoint.as_deref().and_then(parse) == target(&seen)
     };
     seen.rival = target(&seen).and_then(|_| all.iter().find(at)).map(|other| Arc::clone(&other.id));
-    let place = format!("volume {} of claim {key} ", volume.id);
+    let place = format!("volume {} of claim {key}", volume.id);
     let explanation = TARGET.explain(&seen);
     let action = explanation.decision.action;
     let mut accounts = vec![explanation.tell("shared-volumes", format!("target of {place}"), Action::name)];
@@ -116,21 +116,29 @@ async fn objects(
     Ok((Some(service.clone()), slices))
 }
 
-/// What stands on the claim: the reason in front of the sentence.
+/// What stands on the claim.
 fn noted(claim: &ObjectKey, live: LiveClaim, why: &str) -> Option<Account> {
-    let noted = live.decision?;
-    let message = noted.split_once(": ").map_or(noted.as_str(), |(_, message)| message).to_owned();
-    let reason = REASONS.iter().find(|reason| noted.starts_with(&format!("{reason}: "))).copied();
+    let (reason, message) = read_note(&live.decision?);
     Some(Account {
         feature: "shared-volumes",
         about: format!("volume of claim {claim}, as it was noted there last ({why})"),
         decision: "noted",
-        reason: reason.unwrap_or("Noted"),
+        reason,
         message: Cow::Owned(message),
         held: Vec::new(),
         failed: None,
         not_reached: Vec::new(),
     })
+}
+
+/// The reason in front of the sentence, and the sentence. Anybody who may write the claim may have written something else.
+pub(crate) fn read_note(note: &str) -> (&'static str, String) {
+    let known = note.split_once(": ").and_then(|(reason, message)| {
+        let reason = REASONS.iter().find(|known| **known == reason)?;
+        Some((*reason, message))
+    });
+    let (reason, message) = known.unwrap_or(("Noted", note));
+    (reason, message.to_owned())
 }
 
 /// All that is ever noted on a claim.
