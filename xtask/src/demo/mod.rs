@@ -7,6 +7,7 @@ mod enforcement;
 mod placement;
 mod provisioner;
 mod releaser;
+mod shared_volumes;
 
 use std::{fs, path::Path, process::Output, time::Duration};
 
@@ -16,7 +17,7 @@ use kube::{Api, api::PostParams};
 use serde_json::json;
 use testbed::{BUSYBOX, Cluster, ControlPlane, Image, Leash, Options, within};
 
-use self::enforcement::Webhook;
+use self::{enforcement::Webhook, shared_volumes::StorageOs};
 use crate::build::{self, Profile};
 
 #[derive(clap::Args)]
@@ -26,7 +27,7 @@ pub(crate) struct Arguments {
     keep: bool,
 }
 
-const FEATURES: [&str; 5] = ["ephemeral", "provisioner", "releaser", "enforcement", "placement"];
+const FEATURES: [&str; 6] = ["ephemeral", "provisioner", "releaser", "enforcement", "placement", "shared-volumes"];
 const HOME: &str = "claimkeeper";
 const SHOP: &str = "shop";
 const OPERATOR_IMAGE: &str = "docker.io/claimkeeper/claimkeeper:demo";
@@ -83,7 +84,9 @@ async fn show(keep: bool) -> Result<()> {
     step("Installing the chart: a ServiceAccount that may do what the features need, and nothing else");
     let webhook = Webhook::new(stage.has_real_node)?;
     let kubeconfig = stage.cluster.install_chart(HOME, HOME, &webhook.values()).await?;
-    let claimkeeper = stage.start(&operator, &kubeconfig, &webhook).await?;
+    let storageos = StorageOs::start(&stage).await?;
+    let start = async || stage.start(&operator, &kubeconfig, &webhook, &storageos).await;
+    let claimkeeper = start().await?;
 
     // Whoever was refused is looked at again after some seconds; something else is worth watching meanwhile.
     stage.a_ci_pod_is_refused().await?;
@@ -96,10 +99,13 @@ async fn show(keep: bool) -> Result<()> {
     stage.a_pod_gets_its_own().await?;
     let _disks = stage.a_pod_follows_its_volume(&operator).await?;
     stage.what_was_lost_is_recorded().await?;
+    stage.a_shared_volume_has_an_address(&storageos).await?;
+    stage.a_server_that_is_gone(&storageos, &operator).await?;
+    stage.a_server_that_is_back_elsewhere(&storageos).await?;
     stage.the_rule_holds_without_the_operator(claimkeeper, webhook.values()).await?;
 
     if keep {
-        let claimkeeper = stage.start(&operator, &kubeconfig, &webhook).await?;
+        let claimkeeper = start().await?;
         stage.say_how_to_reach_it(&claimkeeper);
         return std::future::pending().await;
     }
@@ -127,38 +133,52 @@ impl Stage {
         Ok(format!("Kubernetes {} at {}", version.git_version, self.cluster.url()))
     }
 
-    async fn start(&self, operator: &Path, kubeconfig: &Path, webhook: &Webhook) -> Result<Operator> {
+    async fn start(
+        &self,
+        operator: &Path,
+        kubeconfig: &Path,
+        webhook: &Webhook,
+        storageos: &StorageOs,
+    ) -> Result<Operator> {
+        let shared_volumes = storageos.config(self.has_real_node);
         if self.has_real_node {
             step("Making an image of claimkeeper and starting it as a pod of that ServiceAccount");
-            self.start_pod(operator).await?;
+            self.start_pod(operator, &json!({"features": FEATURES, "sharedVolumes": shared_volumes})).await?;
             done("pod claimkeeper/claimkeeper is Ready");
             return Ok(Operator::Pod);
         }
         step("Starting claimkeeper as that ServiceAccount");
-        let leash = self.start_process(operator, kubeconfig, webhook).await?;
+        let config = json!({
+            "features": FEATURES,
+            "admin": {"listen": "127.0.0.1:0"},
+            "log": {"format": "text"},
+            "webhook": webhook.config(),
+            "sharedVolumes": shared_volumes,
+        });
+        let leash = self.start_process(operator, kubeconfig, &config).await?;
         done(&format!("process {}, log in {}", leash.pid(), leash.log().display()));
         Ok(Operator::Process(leash))
     }
 
-    async fn start_pod(&self, operator: &Path) -> Result<()> {
+    async fn start_pod(&self, operator: &Path, config: &serde_json::Value) -> Result<()> {
         let image = Image::of_program(OPERATOR_IMAGE, operator)?;
         self.cluster.import_image(&image).await?;
+        self.apply(&shared_volumes::credentials()).await?;
+        self.apply(&json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": HOME, "namespace": HOME},
+            "data": {"claimkeeper.yaml": config.to_string()},
+        }))
+        .await?;
         self.apply(&operator_pod()).await?;
         let ready = "jsonpath={.status.conditions[?(@.type=='Ready')].status}";
         self.until("claimkeeper to be Ready", &["get", "pod", HOME, "--namespace", HOME, "-o", ready], "True").await
     }
 
-    async fn start_process(&self, operator: &Path, kubeconfig: &Path, webhook: &Webhook) -> Result<Leash> {
+    async fn start_process(&self, operator: &Path, kubeconfig: &Path, config: &serde_json::Value) -> Result<Leash> {
         let directory = self.cluster.directory();
-        let config = directory.join("claimkeeper.yaml");
-        let content = json!({
-            "features": FEATURES,
-            "admin": {"listen": "127.0.0.1:0"},
-            "log": {"format": "text"},
-            "webhook": webhook.config(),
-        });
-        fs::write(&config, content.to_string())?;
-        let (config, kubeconfig) = (path(&config)?, path(kubeconfig)?);
+        let file = directory.join("claimkeeper.yaml");
+        fs::write(&file, config.to_string())?;
+        let (config, kubeconfig) = (path(&file)?, path(kubeconfig)?);
         Leash::start(directory, "claimkeeper", operator, &["run", "--config", config, "--kubeconfig", kubeconfig]).await
     }
 
@@ -228,11 +248,7 @@ impl Stage {
         command.arg("why").args(arguments).env("KUBECONFIG", self.cluster.admin_kubeconfig());
         let output = command.output().await?;
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
-        println!("  $ claimkeeper why {}", arguments.join(" "));
-        for line in String::from_utf8_lossy(&output.stdout).lines() {
-            println!("    {line}");
-        }
-        println!();
+        answer(&format!("claimkeeper why {}", arguments.join(" ")), &output.stdout);
         Ok(())
     }
 
@@ -264,11 +280,7 @@ impl Stage {
     async fn present(&self, arguments: &[&str]) -> Result<()> {
         let output = self.kubectl(arguments).await?;
         let shown = arguments.iter().take_while(|argument| **argument != "-o").copied().collect::<Vec<_>>().join(" ");
-        println!("  $ kubectl {shown}");
-        for line in String::from_utf8_lossy(&output.stdout).lines() {
-            println!("    {line}");
-        }
-        println!();
+        answer(&format!("kubectl {shown}"), &output.stdout);
         Ok(())
     }
 
@@ -322,6 +334,7 @@ fn pod(name: &str) -> serde_json::Value {
 }
 
 fn operator_pod() -> serde_json::Value {
+    let (secret, secret_mount) = shared_volumes::mount();
     json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {
             "name": HOME, "namespace": HOME,
@@ -331,9 +344,12 @@ fn operator_pod() -> serde_json::Value {
         "spec": {
             "serviceAccountName": HOME,
             "containers": [{
-                "name": "claimkeeper", "image": OPERATOR_IMAGE, "args": ["run", "--features", FEATURES.join(",")],
+                "name": "claimkeeper", "image": OPERATOR_IMAGE,
+                "args": ["run", "--config", "/etc/claimkeeper/claimkeeper.yaml"],
+                "volumeMounts": [{"name": "config", "mountPath": "/etc/claimkeeper"}, secret_mount],
                 "readinessProbe": {"httpGet": {"path": "/readyz", "port": 8080}, "periodSeconds": 1},
             }],
+            "volumes": [{"name": "config", "configMap": {"name": HOME}}, secret],
         },
     })
 }
@@ -352,6 +368,15 @@ fn claim_spec() -> serde_json::Value {
 
 fn title(text: &str) {
     println!("\n{text}\n{}", "─".repeat(text.chars().count()));
+}
+
+/// A command, and what it printed.
+fn answer(command: &str, output: &[u8]) {
+    println!("  $ {command}");
+    for line in String::from_utf8_lossy(output).lines() {
+        println!("    {line}");
+    }
+    println!();
 }
 
 fn step(text: &str) {
