@@ -63,7 +63,7 @@ async fn the_operator_makes_a_claim_reports_it_and_ends_cleanly() -> Result<()> 
 /// The metrics that a documentation page names: words in backquotes, up to a brace.
 pub(crate) fn documented_metrics(page: &str) -> Vec<&str> {
     let quoted = page.split('`').skip(1).step_by(2).map(|word| word.split(['{', '*']).next().unwrap_or_default());
-    let prefixes = ["claimkeeper_", "workqueue_", "leader_election_", "process_", "ephemeral_volume_"];
+    let prefixes = ["claimkeeper_", "workqueue_", "leader_election_", "process_", "ephemeral_volume_", "storageos_"];
     quoted.filter(|word| prefixes.iter().any(|prefix| word.starts_with(prefix))).collect()
 }
 

@@ -27,6 +27,7 @@ mod releaser;
 mod replicas;
 mod scene;
 mod shared_volumes;
+mod shared_volumes_page;
 mod steering;
 mod switching;
 mod why;
