@@ -121,7 +121,7 @@ impl Stage {
         for object in bound_claim() {
             self.apply(&object).await?;
         }
-        self.until("the claim", &self.of_the_claim("jsonpath={.status.phase}"), "Bound").await?;
+        self.until("the claim", &of_the_claim("jsonpath={.status.phase}"), "Bound").await?;
         self.serve(storageos, "nfs-1", 25_705).await?;
         let line = storageos.until_said("is mounted from").await?;
         done(&format!("StorageOS was told: {line}\n"));
@@ -198,12 +198,8 @@ impl Stage {
     }
 
     async fn until_noted(&self, reason: &str) -> Result<()> {
-        let note = self.of_the_claim(r"jsonpath={.metadata.annotations.claimkeeper\.dev/shared-volume}");
+        let note = of_the_claim(r"jsonpath={.metadata.annotations.claimkeeper\.dev/shared-volume}");
         self.until("the note on the claim", &note, &format!("{reason}: ")).await
-    }
-
-    fn of_the_claim(&self, output: &'static str) -> Vec<&'static str> {
-        vec!["--namespace", NAMESPACE, "get", "pvc", CLAIM, "-o", output]
     }
 
     async fn show_the_address(&self) -> Result<()> {
@@ -254,6 +250,10 @@ impl Stage {
         let address = r"jsonpath={.status.addresses[?(@.type=='InternalIP')].address}";
         Ok(String::from_utf8(self.kubectl(&["get", "node", node, "-o", address]).await?.stdout)?)
     }
+}
+
+fn of_the_claim(output: &str) -> [&str; 7] {
+    ["--namespace", NAMESPACE, "get", "pvc", CLAIM, "-o", output]
 }
 
 /// What the CSI driver of StorageOS would make.

@@ -14,7 +14,7 @@ use testbed::{
 };
 
 use crate::{
-    home::Home,
+    home::{Home, Replica},
     real_node::{PATIENCE, sh, until_running},
 };
 
@@ -48,7 +48,7 @@ async fn a_pod_reaches_the_server_of_its_volume_wherever_it_is_and_never_another
 
     // Now both are told. Whoever may reach the server by its own address, nobody does by that of `files` any more.
     storageos.failover(&files, Endpoint::Null)?;
-    storageos.failover(&other, path.at(CONTESTED))?;
+    storageos.failover(&other, at(CONTESTED))?;
     path.until_connected(&address_of_other, "other-2").await?;
     assert_eq!(path.connect(&address).await?, REFUSED);
     path.until_answered_by(REFUSED).await?;
@@ -56,10 +56,10 @@ async fn a_pod_reaches_the_server_of_its_volume_wherever_it_is_and_never_another
 
     // It comes back elsewhere, and then moves from one place to another that is there already.
     path.start_server("files-3", 25_707).await?;
-    storageos.failover(&files, path.at(25_707))?;
+    storageos.failover(&files, at(25_707))?;
     path.until_answered_by("files-3").await?;
     path.start_server("files-4", 25_708).await?;
-    storageos.failover(&files, path.at(25_708))?;
+    storageos.failover(&files, at(25_708))?;
     path.until_answered_by("files-4").await?;
 
     assert_eq!(storageos.published(&files)?.as_deref(), Some(address.as_str()), "the address never changed");
@@ -74,6 +74,10 @@ async fn a_pod_reaches_the_server_of_its_volume_wherever_it_is_and_never_another
 
 /// What a client says of a connection that was refused.
 const REFUSED: &str = "refused";
+
+fn at(port: u16) -> Endpoint {
+    Endpoint::At(format!("{NODE}:{port}"))
+}
 
 /// Connects once and prints who answers.
 fn connect(address: &str) -> String {
@@ -90,7 +94,7 @@ struct Path<'a> {
 }
 
 impl Path<'_> {
-    async fn start_operator(&self) -> Result<crate::home::Replica> {
+    async fn start_operator(&self) -> Result<Replica> {
         let values = json!({
             "features": ["shared-volumes"], "namespace": self.home.namespace, "leaderElection": {"name": "shared"},
         });
@@ -101,15 +105,11 @@ impl Path<'_> {
         self.home.install("solo", &values, config).await?.start().await
     }
 
-    fn at(&self, port: u16) -> Endpoint {
-        Endpoint::At(format!("{NODE}:{port}"))
-    }
-
     /// A claim whose volume has its server there: the volume's id and the published address.
     async fn share(&self, claim: &str, port: u16) -> Result<(String, String)> {
         self.home.create_claim(claim).await?;
         let volume = Volume::shared(&self.home.namespace, claim, format!("pv-{claim}"));
-        let id = self.storageos.add_volume(volume.at(self.at(port)));
+        let id = self.storageos.add_volume(volume.at(at(port)));
         let address = within(PATIENCE, &format!("the address of {claim}"), async || {
             self.storageos.published(&id)?.context("nothing is published")
         })

@@ -1,6 +1,6 @@
 //! The page of the shared volumes: what it says to do is done, and what it says is shown is shown.
 
-use std::{collections::BTreeSet, fs, process::Command};
+use std::{collections::BTreeSet, fs, path::PathBuf, process::Command};
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Secret;
@@ -13,7 +13,7 @@ use testbed::{
 };
 
 use crate::{
-    home::{BINARY, Home, file},
+    home::{BINARY, Home, Replica, file},
     lifetime::documented_metrics,
 };
 
@@ -90,7 +90,8 @@ async fn the_deployment_of_the_page_has_what_its_configuration_names() -> Result
     let volume = volumes.iter().find(|volume| volume["name"] == *name).context("what is mounted is not there")?;
     let secrets: Api<Secret> = Api::namespaced(home.cluster.admin().await?, &home.namespace);
     let found = secrets.get(volume["secret"]["secretName"].as_str().unwrap_or_default()).await?;
-    assert_eq!(Vec::from_iter(found.data.unwrap_or_default().into_keys()), ["password", "username"]);
+    let keys: Vec<String> = found.data.unwrap_or_default().into_keys().collect();
+    assert_eq!(keys, ["password", "username"]);
 
     let manifest = home.cluster.directory().join(format!("{}-deployment.json", home.namespace));
     fs::write(&manifest, deployment.to_string())?;
@@ -127,10 +128,10 @@ fn the_tables_of_the_address_are_those_of_the_rules() {
 struct Page {
     home: Home,
     server: StorageOs,
-    operator: crate::home::Replica,
+    operator: Replica,
     id: String,
     address: String,
-    config: std::path::PathBuf,
+    config: PathBuf,
     _directory: tempfile::TempDir,
 }
 
