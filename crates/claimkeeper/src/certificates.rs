@@ -8,14 +8,16 @@ use platform::{
     certificates::{Files, Parts, SelfManaged},
     client::{self, ClientOptions, Fence, FencedClient},
     events::Recorder,
-    leader::{Elector, LeaderConfig},
+    leader::LeaderConfig,
     metrics::Registry,
     readiness::Readiness,
 };
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{Config, certificates::Mode};
+use crate::{
+    config::{Config, certificates::Mode},
+    election::Election,
+};
 
 /// Mounted Secrets change a minute after the Secret at best, so that looking more often would find nothing sooner.
 const LOOK_AT_FILES: Duration = Duration::from_secs(10);
@@ -23,8 +25,8 @@ const LOOK_AT_FILES: Duration = Duration::from_secs(10);
 /// Where the certificate comes from.
 pub(crate) struct Certificates {
     source: Source,
-    /// Taken by who keeps the certificate; without it this is the only replica.
-    pub(crate) elector: Option<Elector>,
+    /// Taken by who keeps the certificate; none if nobody here does.
+    pub(crate) election: Option<Election>,
 }
 
 enum Source {
@@ -47,22 +49,16 @@ impl Certificates {
         let parts = Parts { served, ready, registry: registry.clone() };
         if let (Mode::Files, Some(directory)) = (certificates.mode, &certificates.directory) {
             let source = Source::Files(Files::new(directory.clone(), LOOK_AT_FILES, parts));
-            return Ok(Self { source, elector: None });
+            return Ok(Self { source, election: None });
         }
         let (fence, options) = (Fence::new(), ClientOptions::new(registry));
         let reader: Client = client::build(kube.clone(), options.clone())?;
-        let writer = FencedClient::build(kube.clone(), options.clone(), &fence)?;
-        let elector = if config.leader_election.enabled {
-            let name = format!("{}-certificates", leadership.name);
-            let client = client::build(kube.clone(), ClientOptions { retry: false, ..options })?;
-            Some(Elector::new(client, LeaderConfig { name, ..leadership.clone() }, registry, fence)?)
-        } else {
-            fence.open_until(Instant::now() + Duration::from_hours(24 * 365 * 30));
-            None
-        };
+        let writer = FencedClient::build(kube.clone(), options, &fence)?;
+        let lease = LeaderConfig { name: format!("{}-certificates", leadership.name), ..leadership.clone() };
+        let election = Election::new(&config.leader_election, lease, kube, registry, &fence)?;
         let settings = certificates.settings(&leadership.namespace, &config.webhook_configurations());
         let source = Source::SelfManaged(Box::new(SelfManaged::new(settings, reader, writer, recorder, parts)));
-        Ok(Self { source, elector })
+        Ok(Self { source, election: Some(election) })
     }
 
     /// Serves the certificate for as long as anybody may ask for it: until it is dropped.
@@ -74,11 +70,9 @@ impl Certificates {
     }
 
     /// Keeps the certificate, if this replica is the one to do it, until `stop`.
-    pub(crate) async fn keep(&self, elector: Option<Elector>, stop: CancellationToken) {
-        let Source::SelfManaged(keeper) = &self.source else { return };
-        match elector {
-            Some(elector) => drop(elector.run(stop, |term| keeper.keep(term.stopping)).await),
-            None => keeper.keep(stop).await,
+    pub(crate) async fn keep(&self, election: Option<Election>, stop: CancellationToken) {
+        if let (Source::SelfManaged(keeper), Some(election)) = (&self.source, election) {
+            election.run(stop, |stopping| keeper.keep(stopping)).await;
         }
     }
 }

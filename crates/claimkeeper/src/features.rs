@@ -93,22 +93,22 @@ impl Features {
             let _guard = server.enter();
             client::build(kube.clone(), ClientOptions { retry: false, ..ClientOptions::new(registry) })
         };
-        let enforcement = admission.filter(|_| runs(Feature::Enforcement)).map(|server| {
-            let caches = enforcement::Caches {
-                pods: pods.clone(),
-                classes: classes.clone(),
-                namespaces: namespaces.clone(),
-                volumes: volumes.clone(),
-            };
+        let enforces = runs(Feature::Enforcement).then(|| enforcement::Caches {
+            pods: pods.clone(),
+            classes: classes.clone(),
+            namespaces: namespaces.clone(),
+            volumes: volumes.clone(),
+        });
+        let asked = admission.filter(|_| config.enforcement.claim_webhook);
+        let enforcement = asked.zip(enforces.clone()).map(|(server, caches)| {
             // Where a kubeconfig names no namespace it is `default`: that is nobody's own.
             let home = Some(home.to_owned()).filter(|home| home != "default");
             let settings = enforcement::Settings { home, ..config.enforcement.clone() };
             anyhow::Ok(Arc::new(Enforcement::new(caches, settings, reader_of(server)?, recorder.clone(), registry)))
         });
         let enforcement = enforcement.transpose()?;
-        let audit = enforcement.as_ref().map(|feature| {
+        let audit = enforces.map(|caches| {
             let settings = enforcement::Settings { home: Some(home.to_owned()), ..config.enforcement.clone() };
-            let caches = feature.caches().clone();
             Audit::new(client.clone(), caches, Arc::new(settings), config.namespace.clone(), registry)
         });
         let placement = runs(Feature::Placement).then(|| placement::Context {
@@ -198,9 +198,8 @@ impl Features {
 
     /// One watch per kind that they need.
     pub(crate) fn feed(&self, watches: &Watches) -> JoinSet<()> {
-        let Self { stores, ephemeral, reclaim, provisioner, releaser, enforcement, placement, shared_volumes, .. } =
-            self;
-        let (enforces, places) = (enforcement.is_some(), placement.is_some());
+        let Self { stores, ephemeral, reclaim, provisioner, releaser, audit, placement, shared_volumes, .. } = self;
+        let (enforces, places) = (audit.is_some(), placement.is_some());
         let mut feeds = JoinSet::new();
         if ephemeral.is_some() || provisioner.is_some() || releaser.is_some() || places || shared_volumes.is_some() {
             feeds.spawn(watches.feed(&stores.claims));

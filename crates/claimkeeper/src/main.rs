@@ -5,6 +5,7 @@ mod certificates;
 mod cli;
 mod config;
 mod dropin;
+mod election;
 mod features;
 mod policy;
 mod run;

@@ -3,7 +3,7 @@
 //! ```text
 //!                 ┌── admin server: metrics and probes, from the first moment to the last
 //! signal ──> run ─┼── watches: feed the stores on every replica, so that a standby is warm
-//!                 ├── elector ── term ──> features: act only while this replica leads
+//!                 ├── election ── term ──> features: act only while this replica leads
 //!                 ├── certificates: one replica keeps them under a Lease of their own, every one serves them
 //!                 ├── admission server: answers on every replica, on a thread of its own, until its requests are drained
 //!                 └── events: outlive the features, so that the last ones are told
@@ -25,22 +25,20 @@ use platform::{
     admission::{AdmissionServer, ServedCertificate, ServerError},
     client::{self, ClientOptions, Fence, FencedClient},
     events::{Recorder, Worker},
-    leader::{Elector, unique_identity},
+    leader::unique_identity,
     logging,
     metrics::{self, Registry},
     readiness::{Gate, Readiness},
     shutdown,
     trouble::causes,
 };
-use tokio::{
-    task::JoinSet,
-    time::{Instant, sleep},
-};
+use tokio::{task::JoinSet, time::sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     certificates::Certificates,
     config::Config,
+    election::Election,
     features::{Features, Tools},
 };
 
@@ -135,8 +133,8 @@ struct Operator {
     certificates: Option<Certificates>,
     /// Writes the events; taken when it starts.
     events: Option<Worker>,
-    fence: Fence,
-    elector: Option<Elector>,
+    /// Says when this replica acts; taken when it starts.
+    election: Option<Election>,
 }
 
 impl Operator {
@@ -150,7 +148,7 @@ impl Operator {
         let fence = Fence::new();
         let options = ClientOptions::new(&registry);
         let client = client::build(kube.clone(), options.clone())?;
-        let writer = FencedClient::build(kube.clone(), options.clone(), &fence)?;
+        let writer = FencedClient::build(kube.clone(), options, &fence)?;
 
         let leadership = config.leader_election.resolve(&kube.default_namespace, unique_identity);
         let home = leadership.namespace.clone();
@@ -160,13 +158,7 @@ impl Operator {
             Certificates::new(config, kube, &leadership, recorder.clone(), watched, certificate)
         });
         let certificates = certificates.transpose()?;
-        let elector = if config.leader_election.enabled {
-            let impatient = ClientOptions { retry: false, ..options };
-            let client = client::build(kube.clone(), impatient)?;
-            Some(Elector::new(client, leadership, &registry, fence.clone())?)
-        } else {
-            None
-        };
+        let election = Election::new(&config.leader_election, leadership, kube, &registry, &fence)?;
 
         let tools = Tools { client: client.clone(), writer, recorder, registry: registry.clone() };
         let features = Features::new(config, kube, &home, admission.as_ref(), &tools)?;
@@ -182,23 +174,19 @@ impl Operator {
             admission,
             certificates,
             events: Some(events),
-            fence,
-            elector,
+            election: Some(election),
         })
     }
 
     async fn run(mut self, stop: CancellationToken) -> anyhow::Result<()> {
-        let (elector, events) = (self.elector.take(), self.events.take());
+        let (election, events) = (self.election.take(), self.events.take());
         let (admission, webhooks) = (self.admission.take(), self.features.webhooks());
         let mut certificates = self.certificates.take();
-        let keeper = certificates.as_mut().and_then(|certificates| certificates.elector.take());
+        let keeper = certificates.as_mut().and_then(|certificates| certificates.election.take());
         let told = CancellationToken::new();
         let act = async {
-            if let Some(elector) = elector {
-                elector.run(stop.clone(), |term| self.term(term.stopping)).await;
-            } else {
-                self.fence.open_until(far_future());
-                self.term(stop.clone()).await;
+            if let Some(election) = election {
+                election.run(stop.clone(), |stopping| self.term(stopping)).await;
             }
             Ok(())
         };
@@ -300,9 +288,4 @@ fn tell_version(version: Option<Version>, git_version: &str) {
             "this Kubernetes is older than what is tested and supported"
         ),
     }
-}
-
-/// Without a Lease nobody ever closes the fence.
-fn far_future() -> Instant {
-    Instant::now() + Duration::from_hours(24 * 365 * 30)
 }

@@ -11,6 +11,8 @@ pub const ACCEPT: &str = "claimkeeper.dev/accept-ephemeral-storage";
 pub struct Settings {
     /// Whose classes are under the rule.
     pub drivers: Vec<Driver>,
+    /// Whether API servers ask about claims. Where they do not, only policies keep the rule; what is there is counted all the same.
+    pub claim_webhook: bool,
     /// What becomes of a claim that breaks it, where neither its namespace nor its class says otherwise.
     pub action: Action,
     /// When a claim counts as its pod's.
@@ -30,6 +32,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             drivers: vec![Preset::Localdisk.driver()],
+            claim_webhook: true,
             action: Action::Deny,
             pod_owner: PodOwner::Verified,
             // The second is the one account of a controller manager without --use-service-account-credentials.

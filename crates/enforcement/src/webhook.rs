@@ -47,12 +47,6 @@ impl Enforcement {
         Self { caches, settings, client, recorder, metrics: Metrics::new(registry) }
     }
 
-    /// What it looks at.
-    #[must_use]
-    pub fn caches(&self) -> &Caches {
-        &self.caches
-    }
-
     /// From now on the claims that this process makes for pods are believed like those of Kubernetes itself. If it cannot
     /// learn who it is, they are looked at like everybody's.
     pub async fn introduce(&self, client: &Client) {

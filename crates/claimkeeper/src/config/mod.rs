@@ -51,6 +51,8 @@ pub(crate) struct Config {
 pub(crate) struct LeaderElection {
     /// Off only where there is never more than one replica: without the Lease nobody keeps two from acting at once.
     pub enabled: bool,
+    /// Whether this replica may lead. One that may not answers API servers and tells what it saw, and needs no right to write.
+    pub candidate: bool,
     /// The name of the Lease.
     pub name: String,
     /// Where the Lease is; the namespace of the pod or of the kubeconfig's context if absent.
@@ -69,6 +71,7 @@ impl Default for LeaderElection {
     fn default() -> Self {
         Self {
             enabled: true,
+            candidate: true,
             name: "claimkeeper".to_owned(),
             namespace: None,
             identity: None,
@@ -207,7 +210,7 @@ impl Config {
     pub(crate) fn webhook_configurations(&self) -> Vec<&'static str> {
         let configuration = |feature: &Feature| match feature {
             Feature::Ephemeral | Feature::Provisioner | Feature::Releaser | Feature::SharedVolumes => None,
-            Feature::Enforcement => Some("claimkeeper-enforcement"),
+            Feature::Enforcement => self.enforcement.claim_webhook.then_some("claimkeeper-enforcement"),
             Feature::Placement => self.placement.pod_webhook.then_some("mutating/claimkeeper-placement"),
         };
         self.features.iter().filter_map(configuration).collect()
@@ -231,6 +234,10 @@ impl Config {
         }
         if self.namespace.as_deref() == Some("") {
             return Err(ConfigError::value("namespace", &"is empty; leave it out to look after all namespaces"));
+        }
+        if !self.leader_election.enabled && !self.leader_election.candidate {
+            let wrong = "is false, but without leaderElection.enabled nobody else leads, so that nobody would act";
+            return Err(ConfigError::value("leaderElection.candidate", &wrong));
         }
         let anybody = self.leader_election.resolve("anywhere", || "anybody".to_owned());
         anybody.validate().map_err(|error| ConfigError::value("leaderElection", &error))
@@ -318,6 +325,10 @@ mod tests {
             ("leaderElection:\n  leaseDuration: 5s\n", "leaderElection: "),
             ("leaderElection:\n  leaseDuration: soon\n", "line 2"),
             ("leaderElection:\n  leaseDuration: -5s\n", "must not be negative"),
+            (
+                "leaderElection: {enabled: false, candidate: false}\n",
+                "leaderElection.candidate: is false, but without leaderElection.enabled nobody",
+            ),
             ("log:\n  level: verbose\n", "log.level: "),
             ("log:\n  format: xml\n", "line 2"),
             ("admin:\n  listen: here\n", "line 2"),
@@ -444,8 +455,9 @@ mod tests {
             ["claimkeeper-enforcement", "mutating/claimkeeper-placement"].map(|name| name.parse().unwrap());
         assert_eq!(of("features: [enforcement, releaser]"), slice::from_ref(&enforcement));
         assert_eq!(of("features: [placement]"), slice::from_ref(&placement));
-        assert_eq!(of("features: [placement, enforcement]"), [placement, enforcement.clone()]);
+        assert_eq!(of("features: [placement, enforcement]"), [placement.clone(), enforcement.clone()]);
         assert_eq!(of("{features: [placement, enforcement], placement: {podWebhook: false}}"), [enforcement]);
+        assert_eq!(of("{features: [placement, enforcement], enforcement: {claimWebhook: false}}"), [placement]);
         let named = "{features: [placement], webhook: {certificates: {configurations: [mutating/mine]}}}";
         assert_eq!(of(named), ["mutating/mine".parse().unwrap()]);
     }

@@ -167,6 +167,7 @@ impl Settings {
 
     fn leader_election(&self) -> LeaderElection {
         LeaderElection {
+            candidate: true,
             enabled: self.leads,
             name: LEASE.to_owned(),
             namespace: Some(self.namespace.clone()).filter(|namespace| !namespace.is_empty()),

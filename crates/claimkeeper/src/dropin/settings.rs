@@ -95,6 +95,7 @@ impl DropIn {
             bail!("unable to get lease lock resource namespace (missing lease-lock-namespace flag).");
         };
         let leader_election = LeaderElection {
+            candidate: true,
             enabled: true,
             name: lease_lock_name.clone(),
             namespace: Some(lease_namespace.clone()),
