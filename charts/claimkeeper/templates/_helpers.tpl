@@ -8,12 +8,12 @@
 
 {{/* Whether API servers ask the operator about claims; empty if not. */}}
 {{- define "claimkeeper.enforcementWebhook" -}}
-{{ if and (has "enforcement" .Values.features) .Values.webhook.enforcement.enabled }}true{{ end }}
+{{ if and (has "enforcement" .Values.features) .Values.webhook.enforceEphemeral.enabled }}true{{ end }}
 {{- end }}
 
 {{/* Whether they ask it about pods; empty if not. */}}
 {{- define "claimkeeper.placementWebhook" -}}
-{{ if and (has "placement" .Values.features) .Values.webhook.placement.enabled }}true{{ end }}
+{{ if and (has "placement" .Values.features) .Values.webhook.hyperconverged.enabled }}true{{ end }}
 {{- end }}
 
 {{/* Whether they call it at all; empty if not. */}}
@@ -25,12 +25,12 @@
 {{ .Values.webhook.service | default (printf "%s-webhook" .Release.Name) }}
 {{- end }}
 
-{{- define "claimkeeper.webhookConfiguration" -}}
-{{ .Values.webhook.configuration | default (printf "%s-enforcement" .Release.Name) }}
+{{- define "claimkeeper.enforcementConfiguration" -}}
+{{ .Values.webhook.enforceEphemeral.configuration | default (printf "%s-enforcement" .Release.Name) }}
 {{- end }}
 
 {{- define "claimkeeper.placementConfiguration" -}}
-{{ .Values.webhook.placement.configuration | default (printf "%s-placement" .Release.Name) }}
+{{ .Values.webhook.hyperconverged.configuration | default (printf "%s-placement" .Release.Name) }}
 {{- end }}
 
 {{/* How API servers reach the operator, and whom they trust: the root context, and the path. */}}
@@ -83,6 +83,36 @@ app.kubernetes.io/name: claimkeeper
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{/* By these everything finds the pods: the root context, and the component, or none for all. They never change. */}}
+{{- define "claimkeeper.selector" -}}
+{{- $root := index . 0 }}
+{{- $component := index . 1 -}}
+app.kubernetes.io/name: claimkeeper
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+{{- with $component }}
+app.kubernetes.io/component: {{ . }}
+{{- end }}
+{{- end }}
+
+{{/* Whether replicas of their own answer API servers; empty if not. */}}
+{{- define "claimkeeper.split" -}}
+{{ if and .Values.split (include "claimkeeper.webhook" .) }}true{{ end }}
+{{- end }}
+
+{{/* The account of those. */}}
+{{- define "claimkeeper.webhookAccount" -}}
+{{ include "claimkeeper.serviceAccount" . }}-webhook
+{{- end }}
+
+{{/* The port of an address such as 0.0.0.0:8080 or [::]:8080. */}}
+{{- define "claimkeeper.port" -}}
+{{ splitList ":" . | last }}
+{{- end }}
+
+{{- define "claimkeeper.image" -}}
+{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag }}{{ end }}
 {{- end }}
 
 {{- define "claimkeeper.subject" -}}

@@ -20,26 +20,30 @@ use tokio::{io::AsyncWriteExt, process::Command};
 use crate::Cluster;
 
 const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../charts/claimkeeper");
+/// What makes pods of the program.
+const OF_PODS: [&str; 4] = ["Deployment", "ConfigMap", "PodDisruptionBudget", "NetworkPolicy"];
 const FIELD_MANAGER: &str = "testbed-helm";
 
 impl Cluster {
     /// Installs `charts/claimkeeper` with these values into a namespace (created if need be) and returns the kubeconfig
     /// of the chart's `ServiceAccount`. Installing a release again updates it.
+    ///
+    /// All but its pods and what they need: tests run the program themselves, with configurations of their own.
     pub async fn install_chart(&self, release: &str, namespace: &str, values: &Value) -> Result<PathBuf> {
         let mut values = values.clone();
         // Behind Services there is no network here: a webhook that is called through one would hold up every claim and pod. Who
         // wants one says where it is.
         if let Some(values) = values.as_object_mut() {
-            values
-                .entry("webhook")
-                .or_insert_with(|| json!({ "enforcement": { "enabled": false }, "placement": { "enabled": false } }));
+            values.entry("webhook").or_insert_with(
+                || json!({ "enforceEphemeral": { "enabled": false }, "hyperconverged": { "enabled": false } }),
+            );
         }
         let documents = self.render_chart(release, namespace, &values).await?;
         let client = self.admin().await?;
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
         let home = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } });
         Api::<Namespace>::all(client.clone()).patch(namespace, &parameters, &Patch::Apply(home)).await?;
-        for document in &documents {
+        for document in documents.iter().filter(|document| !OF_PODS.iter().any(|kind| document["kind"] == *kind)) {
             apply(&client, namespace, document).await?;
         }
         let account = documents.iter().find(|document| document["kind"] == "ServiceAccount");
@@ -48,7 +52,8 @@ impl Cluster {
         self.service_account_kubeconfig(namespace, account).await
     }
 
-    async fn render_chart(&self, release: &str, namespace: &str, values: &Value) -> Result<Vec<Value>> {
+    /// The objects of `charts/claimkeeper` with these values.
+    pub async fn render_chart(&self, release: &str, namespace: &str, values: &Value) -> Result<Vec<Value>> {
         let chart = Path::new(CHART).canonicalize().with_context(|| format!("there is no chart at {CHART}"))?;
         let mut helm = Command::new(self.helm())
             .args(["template", release, "--namespace", namespace, "--include-crds", "--kube-version=v1.37.1"])

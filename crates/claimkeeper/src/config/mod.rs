@@ -1,6 +1,8 @@
 //! The configuration: one strict YAML file in which every key has a safe default.
 
 pub(crate) mod certificates;
+#[cfg(test)]
+mod chart;
 mod enforcement;
 mod error;
 mod feature;

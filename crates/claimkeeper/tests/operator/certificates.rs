@@ -24,10 +24,9 @@ fn values(namespace: &str) -> Value {
         "leaderElection": {"name": "shared"},
         // Nobody listens there, and nobody is asked: what is looked at is who is trusted.
         "webhook": {
-            "configuration": namespace,
             "url": "https://127.0.0.1:9",
-            "enforcement": {"objectSelector": {"matchLabels": {"asked": "never"}}},
-            "placement": {"configuration": namespace, "objectSelector": {"matchLabels": {"asked": "never"}}},
+            "enforceEphemeral": {"configuration": namespace, "objectSelector": {"matchLabels": {"asked": "never"}}},
+            "hyperconverged": {"configuration": namespace, "objectSelector": {"matchLabels": {"asked": "never"}}},
             "certificates": {"secret": "shared"},
         },
     })
@@ -115,7 +114,7 @@ async fn with_cert_manager_the_chart_asks_for_a_certificate_and_grants_no_right_
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         Ok(String::from_utf8(output.stdout)?)
     };
-    let own = render("webhook.port=9443").await?;
+    let own = render("split=false").await?;
     // One for each of the two webhook configurations.
     assert_eq!(own.matches("cert-manager.io/inject-ca-from: storage/keeper-webhook\n").count(), 2, "{own}");
     assert!(

@@ -18,8 +18,6 @@ use crate::{
     scene::{REFUSAL, Scene},
 };
 
-const PAGE: &str = include_str!("../../../../docs/enforcement.md");
-
 const ACCEPT: &str = "localdisk.csi.acstor.io/accept-ephemeral-storage";
 
 impl Scene {
@@ -158,34 +156,5 @@ async fn what_is_older_is_found_and_explained(scene: &Scene, replica: &Replica) 
         let head = format!("enforcement: claim NS/{claim}\n  {decided}");
         assert!(code == 0 && why.contains(&head), "{why}");
     }
-    Ok(())
-}
-
-#[tokio::test]
-async fn the_documented_deployment_is_what_the_charts_service_looks_for() -> Result<()> {
-    let cluster = testbed::shared().await?;
-    let line =
-        PAGE.lines().find(|line| line.starts_with("helm install ")).context("the page does not say how to install")?;
-    let command = line.replace("helm install claimkeeper", "template claimkeeper").replace('\'', "");
-    let mut helm = Command::new(cluster.helm());
-    helm.args(command.split_whitespace().filter(|argument| *argument != "--create-namespace"));
-    helm.args(["--kube-version=v1.37.1"]).current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
-    let output = helm.kill_on_drop(true).output().await?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let chart: Vec<Value> = serde_saphyr::from_multiple(&String::from_utf8(output.stdout)?)?;
-    let made = |kind: &str| chart.iter().find(|object| object["kind"] == kind).with_context(|| format!("no {kind}"));
-
-    let manifest = PAGE.split("```yaml\n").find(|block| block.starts_with("apiVersion: apps/v1\n"));
-    let manifest = manifest.and_then(|block| block.split("```").next()).context("the page has no Deployment")?;
-    let deployment: Value = serde_saphyr::from_str(manifest)?;
-    let (service, template) = (made("Service")?, &deployment["spec"]["template"]);
-    assert_eq!(service["spec"]["selector"], template["metadata"]["labels"]);
-    assert_eq!(deployment["spec"]["selector"]["matchLabels"], template["metadata"]["labels"]);
-    assert_eq!(service["metadata"]["namespace"], deployment["metadata"]["namespace"]);
-    assert_eq!(made("ServiceAccount")?["metadata"]["name"], template["spec"]["serviceAccountName"]);
-    // What is not configured is where the chart has it.
-    assert_eq!(service["metadata"]["name"], "claimkeeper-webhook");
-    assert_eq!(service["spec"]["ports"][0]["targetPort"], 9443);
-    assert_eq!(made("ValidatingWebhookConfiguration")?["metadata"]["name"], "claimkeeper-enforcement");
     Ok(())
 }

@@ -53,10 +53,9 @@ impl Scene {
             "namespace": judged,
             "leaderElection": {"name": "shared"},
             "webhook": {
-                "configuration": release,
                 "url": url,
                 // A busy machine is no failure.
-                "enforcement": {"failurePolicy": "Fail", "timeoutSeconds": 30},
+                "enforceEphemeral": {"configuration": release, "failurePolicy": "Fail", "timeoutSeconds": 30},
                 "certificates": {"secret": "shared"},
             },
         });

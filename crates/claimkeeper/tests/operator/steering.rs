@@ -69,7 +69,7 @@ async fn start(home: &Home, shop: &Home, service: &mut Service) -> Result<Replic
         "webhook": {
             "url": format!("https://{HOST}:{}", service.address().port()),
             // A busy machine is no failure.
-            "placement": {"configuration": release, "failurePolicy": "Fail", "timeoutSeconds": 30},
+            "hyperconverged": {"configuration": release, "failurePolicy": "Fail", "timeoutSeconds": 30},
             "certificates": {"secret": "shared"},
         },
     });

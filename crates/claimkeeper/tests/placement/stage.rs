@@ -264,9 +264,9 @@ async fn install(cluster: &ControlPlane, placement: &Value) -> Result<(Service, 
         "placement": {"deletes": placement["nodeGone"] == "delete"},
         "webhook": {
             "url": format!("https://{HOST}:{}", service.address().port()),
-            "enforcement": {"enabled": false},
+            "enforceEphemeral": {"enabled": false},
             // A busy machine is no failure.
-            "placement": {"enabled": with_webhook, "failurePolicy": "Fail", "timeoutSeconds": 30},
+            "hyperconverged": {"enabled": with_webhook, "failurePolicy": "Fail", "timeoutSeconds": 30},
         },
     });
     let config = json!({

@@ -263,7 +263,7 @@ fn values(url: &str, authority: &str) -> Value {
         "features": ["placement"],
         "webhook": {
             "url": url,
-            "placement": {"failurePolicy": "Fail", "timeoutSeconds": 30, "matchConditions": [condition]},
+            "hyperconverged": {"failurePolicy": "Fail", "timeoutSeconds": 30, "matchConditions": [condition]},
             "certificates": {"mode": "files", "caBundle": authority},
         },
     })

@@ -72,9 +72,8 @@ impl Stage {
             "features": ["enforcement"],
             "namespace": namespace,
             "webhook": {
-                "configuration": namespace,
                 "url": format!("https://{}", door.address),
-                "enforcement": {"failurePolicy": "Fail", "timeoutSeconds": 10},
+                "enforceEphemeral": {"configuration": namespace, "failurePolicy": "Fail", "timeoutSeconds": 10},
             },
         });
         let kubeconfig = cluster.install_chart("claimkeeper", &namespace, &values).await?;
