@@ -4,6 +4,7 @@ mod bench;
 mod build;
 mod cluster;
 mod demo;
+mod deploy;
 mod fuzz;
 mod storageos;
 mod test;
@@ -28,6 +29,8 @@ enum Command {
     /// Measures the operator beside its peer and writes docs/benchmarks.md
     #[command(subcommand)]
     Bench(bench::Bench),
+    /// Writes the chart as plain manifests into deploy/
+    Deploy,
     /// Looks for inputs that break a parser
     Fuzz(fuzz::Arguments),
     /// A real Kubernetes control plane on this machine, to play with
@@ -43,6 +46,7 @@ async fn main() -> ExitCode {
         Command::Demo(arguments) => demo::run(arguments).await.map(|()| ExitCode::SUCCESS),
         Command::Test(arguments) => test::run(arguments).await,
         Command::Bench(bench) => bench::run(bench).await.map(|()| ExitCode::SUCCESS),
+        Command::Deploy => deploy::run().map(|()| ExitCode::SUCCESS),
         Command::Fuzz(arguments) => fuzz::run(arguments),
         Command::Cluster(arguments) => cluster::run(arguments).await.map(|()| ExitCode::SUCCESS),
         Command::StorageOs(arguments) => storageos::run(arguments).await.map(|()| ExitCode::SUCCESS),

@@ -165,11 +165,13 @@ spec:
           configMap: {name: {{ $name }}}
         {{- if $mountsCertificate }}
         - name: certificate
-          secret: {secretName: {{ include "claimkeeper.webhookSecret" $root }}, defaultMode: 0440}
+          # 0440 in octal.
+          secret: {secretName: {{ include "claimkeeper.webhookSecret" $root }}, defaultMode: 288}
         {{- end }}
         {{- if $mountsStorageos }}
         - name: storageos
-          secret: {secretName: {{ $values.sharedVolumes.storageos.secret }}, defaultMode: 0440}
+          # 0440 in octal.
+          secret: {secretName: {{ $values.sharedVolumes.storageos.secret }}, defaultMode: 288}
         {{- end }}
         {{- with $values.extraVolumes }}
         {{- toYaml . | nindent 8 }}

@@ -1,0 +1,14 @@
+//! The chart as an administrator meets it: what it accepts, what it makes, and that the program runs with exactly that.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // helpers are tests too
+
+mod accepts;
+mod deploy;
+mod documented;
+mod documents;
+#[allow(dead_code)] // shared with the tests of the operator; this takes what it needs
+#[path = "../operator/home.rs"]
+mod home;
+mod makes;
+mod pod;
+mod runs;
