@@ -17,7 +17,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::{io::AsyncWriteExt, process::Command};
 
-use crate::Cluster;
+use crate::{Cluster, rights};
 
 const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../charts/claimkeeper");
 /// What makes pods of the program.
@@ -46,6 +46,7 @@ impl Cluster {
         for document in documents.iter().filter(|document| !OF_PODS.iter().any(|kind| document["kind"] == *kind)) {
             apply(&client, namespace, document).await?;
         }
+        rights::note_accounts(self.directory(), namespace, &documents, &values)?;
         let account = documents.iter().find(|document| document["kind"] == "ServiceAccount");
         let account = account.and_then(|account| account["metadata"]["name"].as_str());
         let account = account.context("the chart has no ServiceAccount, so nothing can run with its rights")?;

@@ -21,7 +21,7 @@ use crate::{
     node::{self, RealNode, RealNodes},
     probe::Probe,
     process::{ComponentFailed, Launch, Process},
-    provisioner,
+    provisioner, rights,
 };
 
 /// Generous, because a machine that also compiles can be ten times slower than an idle one; failures are noticed at once.
@@ -41,6 +41,14 @@ pub struct ControlPlane {
     layout: Layout,
     nodes: Option<RealNodes>,
     _directory: RunDirectory,
+}
+
+impl Drop for ControlPlane {
+    fn drop(&mut self) {
+        if let Err(error) = rights::collect_at_end(self.cluster.directory()) {
+            eprintln!("what was asked of the control plane cannot be told: {error:#}");
+        }
+    }
 }
 
 impl ControlPlane {

@@ -53,6 +53,7 @@ mod probe;
 mod process;
 mod progress;
 mod provisioner;
+pub mod rights;
 mod service;
 mod shared;
 pub mod storageos;
