@@ -119,18 +119,18 @@ fn the_chart_has_the_defaults_of_the_configuration() {
 #[test]
 fn what_the_chart_lets_choose_the_operator_knows() {
     let mut tried = 0;
-    try_choices("", &schema(), &mut tried);
+    try_choices("", &schema(), &documented(), &mut tried);
     assert!(tried > 20, "only {tried} choices");
 }
 
 /// Tries every word that the schema of one of our keys lists.
-fn try_choices(path: &str, schema: &Value, tried: &mut usize) {
+fn try_choices(path: &str, schema: &Value, documented: &Value, tried: &mut usize) {
     for (key, schema) in schema["properties"].as_object().into_iter().flatten() {
         let path = join(path, key);
-        try_choices(&path, schema, tried);
+        try_choices(&path, schema, documented, tried);
         let block = path.split('.').next().unwrap_or_default();
         // Whose certificate it is is another word to the operator, and comes with a directory.
-        if documented().get(block).is_none() || is_of_the_chart(&path) || path == "webhook.certificates.mode" {
+        if documented.get(block).is_none() || is_of_the_chart(&path) || path == "webhook.certificates.mode" {
             continue;
         }
         // Where YAML takes off for a boolean, the chart says off.

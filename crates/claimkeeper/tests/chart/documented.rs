@@ -1,12 +1,17 @@
 //! What the pages say about the chart.
 
-use std::{collections::BTreeMap, fs, process::Stdio};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    process::Stdio,
+};
 
-use anyhow::{Result, ensure};
-use serde_json::Value;
+use anyhow::{Context, Result, ensure};
+use regex::Regex;
+use serde_json::{Value, json};
 use tokio::process::Command;
 
-use crate::documents::CHART;
+use crate::documents::{CHART, Documents, profiles};
 
 /// Blocks of the configuration, which has a page of its own.
 const OF_THE_CONFIGURATION: [&str; 12] = [
@@ -80,7 +85,9 @@ async fn a_documented_installation_is_one_that_works() -> Result<()> {
     let cluster = testbed::shared().await?;
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
     let mut commands = Vec::new();
-    for page in ["README.md", "docs/installation.md", "docs/enforcement.md", "docs/placement.md"] {
+    for page in
+        ["README.md", "docs/installation.md", "docs/enforcement.md", "docs/placement.md", "docs/shared-volumes.md"]
+    {
         let text = fs::read_to_string(format!("{root}/{page}"))?;
         let lines = text.replace("\\\n", " ");
         let found = lines.lines().filter(|line| line.starts_with("helm install ")).map(str::to_owned);
@@ -94,6 +101,49 @@ async fn a_documented_installation_is_one_that_works() -> Result<()> {
         helm.args(line.split_whitespace()).arg("--kube-version=v1.37.1").current_dir(root).stdin(Stdio::null());
         let output = helm.kill_on_drop(true).output().await?;
         ensure!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn alerts_are_about_metrics_that_there_are() -> Result<()> {
+    let cluster = testbed::shared().await?;
+    let values =
+        json!({"features": ["enforcement", "placement", "shared-volumes"], "metrics": {"rules": {"enabled": true}}});
+    let documents = Documents::render(&cluster, "storage", &values).await?;
+    let rules = documents.of("PrometheusRule")[0]["spec"].to_string();
+    let mut pages = String::new();
+    for page in fs::read_dir(format!("{CHART}/../../docs"))? {
+        pages += &String::from_utf8_lossy(&fs::read(page?.path())?);
+    }
+    let metric = Regex::new("(?:claimkeeper|leader_election)_[a-z_]+")?;
+    let named: BTreeSet<&str> = metric.find_iter(&rules).map(|found| found.as_str()).collect();
+    assert!(named.len() > 3, "{named:?}");
+    for metric in named {
+        assert!(pages.contains(metric), "no page has {metric}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn whoever_installs_is_told_the_risks_of_each_feature() -> Result<()> {
+    let cluster = testbed::shared().await?;
+    for (file, profile) in profiles()? {
+        let mut helm = Command::new(cluster.helm());
+        helm.args(["install", "claimkeeper", CHART, "--namespace=storage", "--dry-run=client"]);
+        helm.args(["--values", &format!("{CHART}/{file}")]).stdin(Stdio::null());
+        let output = helm.kill_on_drop(true).output().await?;
+        let told = String::from_utf8_lossy(&output.stdout);
+        ensure!(output.status.success(), "{file}: {}", String::from_utf8_lossy(&output.stderr));
+        let (_, notes) = told.split_once("\nNOTES:\n").context("nothing is told")?;
+        let default = json!(["enforcement", "placement", "provisioner", "releaser"]);
+        for feature in profile.get("features").unwrap_or(&default).as_array().into_iter().flatten() {
+            let about = format!("\n* {}: ", feature.as_str().unwrap_or_default());
+            assert!(notes.contains(&about), "{file}: nothing about {feature} in\n{notes}");
+        }
+        let leaves_data = notes.contains("WITH WHATEVER DATA IS LEFT ON THEM");
+        assert_eq!(leaves_data, notes.contains("\n* releaser: "), "{notes}");
+        assert!(!notes.contains("DELETE"), "{file} deletes");
     }
     Ok(())
 }
