@@ -96,7 +96,8 @@ async fn the_installation_of_the_page_has_what_its_configuration_names() -> Resu
     let volume = volumes.iter().find(|volume| volume["name"] == *name).context("what is mounted is not there")?;
     let secrets: Api<Secret> = Api::namespaced(home.cluster.admin().await?, &home.namespace);
     let found = secrets.get(volume["secret"]["secretName"].as_str().unwrap_or_default()).await?;
-    assert_eq!(Vec::from_iter(found.data.unwrap_or_default().into_keys()), ["password", "username"]);
+    let keys: Vec<String> = found.data.unwrap_or_default().into_keys().collect();
+    assert_eq!(keys, ["password", "username"]);
     Ok(())
 }
 
