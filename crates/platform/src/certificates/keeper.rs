@@ -21,7 +21,7 @@ use super::{
     x509::{Authority, Signer, Unusable},
 };
 use crate::{
-    client::RequestError,
+    client::{RequestError, owner_in},
     events::{Event, EventKind},
     trouble::{Trouble, causes},
 };
@@ -235,7 +235,10 @@ impl SelfManaged {
         let secrets = self.secrets(&self.writer);
         let name = &self.settings.secret;
         let written = match &seen.secret {
-            None => secrets.create(&PostParams::default(), &change.create(name)).await?,
+            None => {
+                let owner = owner_in(&self.reader, &self.settings.namespace).await?;
+                secrets.create(&PostParams::default(), &change.create(name, owner)).await?
+            }
             Some((secret, _)) => {
                 secrets.patch(name, &PatchParams::default(), &Patch::Merge(change.patch(secret))).await?
             }

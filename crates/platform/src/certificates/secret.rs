@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::{ByteString, api::core::v1::Secret};
+use k8s_openapi::{ByteString, api::core::v1::Secret, apimachinery::pkg::apis::meta::v1::OwnerReference};
 use serde_json::{Value, json};
 
 use super::{
@@ -113,12 +113,13 @@ impl Change {
     }
 
     /// As a Secret of its own.
-    pub(super) fn create(&self, name: &str) -> Secret {
+    pub(super) fn create(&self, name: &str, owner: Option<OwnerReference>) -> Secret {
         let labels = [("app.kubernetes.io/name", "claimkeeper"), ("app.kubernetes.io/component", "webhook")];
         let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned()));
         let mut secret = Secret::default();
         secret.metadata.name = Some(name.to_owned());
         secret.metadata.labels = Some(labels.into());
+        secret.metadata.owner_references = owner.map(|owner| vec![owner]);
         secret.data = Some(self.0.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect());
         secret
     }

@@ -11,6 +11,7 @@
 //! every request that is not a watch ends within [`Timeouts::request`], nothing that the server may have carried out is
 //! sent twice, and a client that was built with a [`Fence`] refuses to write while this process does not lead.
 
+mod account;
 mod fence;
 mod kubeconfig;
 mod metrics;
@@ -29,6 +30,7 @@ use kube::{
 };
 use tower::{BoxError, Layer, Service};
 
+pub use account::owner_in;
 pub use fence::Fence;
 pub use kubeconfig::{ClientError, load_config};
 pub use service::RequestError;

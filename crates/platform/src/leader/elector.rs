@@ -21,7 +21,7 @@ use super::{
     trouble::LeaseTrouble,
 };
 use crate::{
-    client::Fence,
+    client::{Fence, owner_in},
     metrics::{Counter, Gauge, Registry},
 };
 
@@ -331,7 +331,12 @@ impl Elector {
             let lease = lease::lease_with(metadata, record);
             self.leases.replace(&self.config.name, &parameters, &lease).await?
         } else {
-            let metadata = ObjectMeta { name: Some(self.config.name.clone()), ..ObjectMeta::default() };
+            let owner = owner_in(&self.leases.clone().into_client(), &self.config.namespace).await?;
+            let metadata = ObjectMeta {
+                name: Some(self.config.name.clone()),
+                owner_references: owner.map(|owner| vec![owner]),
+                ..ObjectMeta::default()
+            };
             self.leases.create(&parameters, &lease::lease_with(metadata, record)).await?
         };
         self.see(Some(written));

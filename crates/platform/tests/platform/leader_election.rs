@@ -5,7 +5,7 @@ use std::{path::Path, time::Duration};
 use crate::leader_support::{Candidate, Terms, client_for, holder, quick};
 use k8s_openapi::api::{
     coordination::v1::Lease,
-    core::v1::ConfigMap,
+    core::v1::{ConfigMap, ServiceAccount},
     rbac::v1::{Role, RoleBinding},
 };
 use kube::{
@@ -16,7 +16,7 @@ use platform::{
     client::{ClientOptions, RequestError},
     leader::LeaderConfig,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use testbed::{Cluster, eventually};
 
 struct Election {
@@ -180,16 +180,8 @@ async fn a_candidate_without_permissions_waits_for_them_and_does_not_need_to_wat
     eventually("a refusal", refused).await.unwrap();
     assert!(!ours.leads());
 
-    let admin = election.cluster.admin().await.unwrap();
-    let roles: Api<Role> = Api::namespaced(admin.clone(), namespace);
-    let role = json!({"metadata": {"name": "elector"}, "rules": [
-        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]}]});
-    roles.create(&PostParams::default(), &serde_json::from_value(role).unwrap()).await.unwrap();
-    let bindings: Api<RoleBinding> = Api::namespaced(admin, namespace);
-    let binding = json!({"metadata": {"name": "elector"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "elector"},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": namespace}]});
-    bindings.create(&PostParams::default(), &serde_json::from_value(binding).unwrap()).await.unwrap();
+    let user = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": namespace});
+    let_elect(&election, &user).await;
     ours.begins().await;
 
     let second = election.candidate_as(&kubeconfig, quick(namespace, "second"));
@@ -198,4 +190,40 @@ async fn a_candidate_without_permissions_waits_for_them_and_does_not_need_to_wat
     let took = second.begins().await;
     assert!(took <= Duration::from_secs(2), "a candidate that polls took over after {took:?}");
     second.shut_down().await;
+}
+
+#[tokio::test]
+async fn a_lease_belongs_to_the_account_of_whoever_made_it_and_goes_with_it() {
+    let election = Election::new().await;
+    let namespace = &election.namespace;
+    let accounts: Api<ServiceAccount> = Api::namespaced(election.cluster.admin().await.unwrap(), namespace);
+    let account = serde_json::from_value(json!({"metadata": {"name": "elector"}})).unwrap();
+    let account = accounts.create(&PostParams::default(), &account).await.unwrap();
+    let_elect(&election, &json!({"kind": "ServiceAccount", "name": "elector", "namespace": namespace})).await;
+    let kubeconfig = election.cluster.service_account_kubeconfig(namespace, "elector").await.unwrap();
+    let ours = election.candidate_as(&kubeconfig, quick(namespace, "ours"));
+    ours.begins().await;
+    let owners = election.leases.get("election").await.unwrap().metadata.owner_references.unwrap_or_default();
+    assert_eq!(owners.iter().map(|owner| &owner.uid).collect::<Vec<_>>(), [account.metadata.uid.as_ref().unwrap()]);
+    ours.shut_down().await;
+
+    accounts.delete("elector", &DeleteParams::default()).await.unwrap();
+    let gone = async || match election.leases.get_opt("election").await.unwrap() {
+        None => Ok(()),
+        Some(_) => Err("it is still there"),
+    };
+    eventually("the lease to go", gone).await.unwrap();
+}
+
+/// Lets somebody do what an election takes.
+async fn let_elect(election: &Election, subject: &Value) {
+    let admin = election.cluster.admin().await.unwrap();
+    let roles: Api<Role> = Api::namespaced(admin.clone(), &election.namespace);
+    let role = json!({"metadata": {"name": "elector"}, "rules": [
+        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]}]});
+    roles.create(&PostParams::default(), &serde_json::from_value(role).unwrap()).await.unwrap();
+    let bindings: Api<RoleBinding> = Api::namespaced(admin, &election.namespace);
+    let binding = json!({"metadata": {"name": "elector"}, "subjects": [subject],
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "elector"}});
+    bindings.create(&PostParams::default(), &serde_json::from_value(binding).unwrap()).await.unwrap();
 }
