@@ -232,6 +232,9 @@ impl Features {
         if let Some(shared_volumes) = shared_volumes {
             feeds.spawn(watches.feed_selected(VOLUME_ID, &shared_volumes.caches().services));
             feeds.spawn(watches.feed_selected(WITHOUT_SELECTOR, &shared_volumes.caches().slices));
+            if shared_volumes.keeps_endpoints() {
+                feeds.spawn(watches.feed_selected(VOLUME_ID, &shared_volumes.caches().endpoints));
+            }
         }
         feeds
     }

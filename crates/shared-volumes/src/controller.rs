@@ -3,11 +3,12 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use cluster::{
-    Claim, ObjectKey, Service, Slice, Store,
+    Claim, Endpoints, ObjectKey, Service, Slice, Store,
     decision::Decision,
     slice::{BY_SERVICE, MANAGED_BY},
     store::Index,
 };
+use futures::future::OptionFuture;
 use parking_lot::{Mutex, RwLock};
 use platform::{
     client::FencedClient,
@@ -66,6 +67,8 @@ pub struct Caches {
     pub services: Store<Service>,
     /// The slices of Services that do not find their targets themselves.
     pub slices: Store<Slice>,
+    /// The Endpoints objects that are labelled with a volume; nobody needs to feed it where there are to be none.
+    pub endpoints: Store<Endpoints>,
 }
 
 impl Caches {
@@ -76,6 +79,7 @@ impl Caches {
             claims: claims.clone(),
             services: Store::new(vec![|_| true], vec![SERVICES_BY_VOLUME]),
             slices: Store::new(vec![|_| true], vec![BY_SERVICE, SLICES_BY_VOLUME, SLICES_BY_TARGET]),
+            endpoints: Store::new(vec![|_| true], vec![]),
         }
     }
 
@@ -170,15 +174,21 @@ impl SharedVolumes {
         &self.caches
     }
 
+    /// Whether there are to be Endpoints objects, which are watched then.
+    #[must_use]
+    pub fn keeps_endpoints(&self) -> bool {
+        self.settings.endpoints
+    }
+
     /// Acts until `stop` is cancelled (then it finishes what it has begun) or the future is dropped (then it ends at once).
     pub async fn run(&self, stop: CancellationToken) {
-        let Caches { claims, services, slices } = &self.caches;
-        let synced = async { tokio::join!(claims.synced(), services.synced(), slices.synced()) };
+        let Caches { claims, services, slices, endpoints } = &self.caches;
+        let endpoints = OptionFuture::from(self.settings.endpoints.then(|| endpoints.synced()));
+        let synced = async { tokio::join!(claims.synced(), services.synced(), slices.synced(), endpoints) };
         if stop.run_until_cancelled(synced).await.is_none() {
             return;
         }
-        // What was known in an earlier term may be wrong by now.
-        *self.state.lock() = State::default();
+        let _term = Term(&self.state);
         if stop.run_until_cancelled(self.read_leads()).await.is_none() {
             return;
         }
@@ -201,7 +211,7 @@ impl SharedVolumes {
                     for slice in slices.iter().filter(|slice| is_known(slice)) {
                         let Some(id) = names::volume_of(&slice.labels) else { continue };
                         for endpoint in slice.leads_to() {
-                            state.will_lead(&id, endpoint);
+                            state.leads.will(&id, endpoint);
                         }
                     }
                     return;
@@ -253,10 +263,7 @@ impl SharedVolumes {
         let claim = view.volume.claim.as_ref().is_some_and(|claim| self.caches.claims.get(claim).is_some());
         let decision = self.decide(&view, if claim { ClaimSeen::There } else { ClaimSeen::Missing });
         let done = match decision.action {
-            Action::Leave => {
-                self.note(&view, &decision);
-                Ok(Outcome::Done)
-            }
+            Action::Leave => self.leave(&view, &decision).await,
             Action::Withdraw | Action::Wait => self.withdraw(&view, &decision).await,
             Action::Serve(endpoint) => self.serve(&view, endpoint).await,
         };
@@ -265,7 +272,7 @@ impl SharedVolumes {
 
     /// Notes where the address of a volume leads, and lets those look again who waited for it to leave.
     pub(crate) fn leads(&self, id: &str, endpoint: Option<SocketAddr>) {
-        let waiting = self.state.lock().leads(id, endpoint);
+        let waiting = self.state.lock().now_leads(id, endpoint);
         for key in waiting {
             self.lines.add(key);
         }
@@ -302,10 +309,11 @@ impl SharedVolumes {
             claim,
         };
         let state = self.state.lock();
-        seen.holder = target(&seen)
-            .and_then(|endpoint| state.leader_to(endpoint, id).or_else(|| self.caches.leader_to(endpoint, id)));
+        let holder = |endpoint| state.leads.other(endpoint, id, Instant::now());
+        seen.holder =
+            target(&seen).and_then(|endpoint| holder(endpoint).or_else(|| self.caches.leader_to(endpoint, id)));
         let led = self.caches.slices_of(id).into_iter().flat_map(|slice| slice.leads_to());
-        let led = led.chain(state.led_by(id)).collect::<Vec<_>>();
+        let led = led.chain(state.leads.of(id)).collect::<Vec<_>>();
         seen.taken_by = led.into_iter().find_map(|endpoint| state.claimant(endpoint, id));
         seen
     }
@@ -318,10 +326,19 @@ impl SharedVolumes {
         let endpoint = view.volume.endpoint.as_deref().and_then(crate::endpoint::parse);
         let same = verified.volume == view.volume && !view.gone && view.rival.is_none();
         let Some(service) = self.caches.services.get(&verified.service).filter(|_| same) else { return false };
-        let claimed = self.caches.claims.get(&verified.owner.key).is_some();
-        claimed
+        let claim = self.caches.claims.get(&verified.owner.key);
+        let is_its = |claim: &Claim| claim.volume.is_none() || claim.volume == view.volume.volume;
+        claim.is_some_and(|claim| is_its(&claim))
             && objects::repair_service(&service, &view.volume, &verified.owner, endpoint).is_none()
             && self.way(view, &service, endpoint).action == way::Action::Settled
+            && self.endpoints_are_right(view, &service, endpoint)
+    }
+
+    /// Whether the Endpoints object beside a Service says the same as its slice, as far as is known without asking.
+    fn endpoints_are_right(&self, view: &View, service: &Service, endpoint: Option<SocketAddr>) -> bool {
+        let found = self.caches.endpoints.get(&service.key);
+        let right = |found: &Endpoints| objects::repair_endpoints(found, &view.volume, service, endpoint).is_none();
+        !self.settings.endpoints || found.is_some_and(|found| right(&found))
     }
 
     /// Where a Service leads, as far as is known without asking.
@@ -338,6 +355,15 @@ impl SharedVolumes {
             mirrored: false,
             endpoint,
         })
+    }
+}
+
+/// The time in which this replica leads. What it knows is worth nothing afterwards, nor is it to be counted.
+struct Term<'a>(&'a Mutex<State>);
+
+impl Drop for Term<'_> {
+    fn drop(&mut self) {
+        *self.0.lock() = State::default();
     }
 }
 

@@ -4,6 +4,7 @@ use std::{net::SocketAddr, sync::Arc};
 
 use cluster::{ObjectKey, Service, Slice};
 use platform::events::EventKind;
+use tokio::time::Instant;
 
 use crate::{
     address::family,
@@ -105,29 +106,30 @@ impl SharedVolumes {
         if let Some(endpoint) = endpoint {
             let mut state = self.state.lock();
             // Nothing is waited for between this look and its being noted, so that no two lead to one endpoint.
-            let taken = state.leader_to(endpoint, id).is_some() || self.caches.leader_to(endpoint, id).is_some();
+            let taken = state.leads.other(endpoint, id, Instant::now()).is_some()
+                || self.caches.leader_to(endpoint, id).is_some();
             if taken || !state.is_current(view) {
                 return Err(Failure::Overtaken);
             }
-            is_news = state.will_lead(id, endpoint);
+            is_news = state.leads.will(id, endpoint);
         }
         let written = match (slice, endpoint) {
             (Some(slice), endpoint) => {
                 let Some(change) = objects::repair_slice(slice, &view.volume, service, endpoint) else { return Ok(()) };
-                self.patch_slice(&slice.key, &change).await
+                self.patch_slice(&slice.key, &change).await.map_err(Failure::from)
             }
             (None, Some(endpoint)) => self.create_or_recover_slice(view, service, endpoint).await,
             (None, None) => return Ok(()),
         };
         match (&written, endpoint) {
-            (Ok(()), _) => self.state.lock().answered(id),
+            (Ok(()), _) => self.state.lock().leads.answered(id),
             // It may lead there for another reason, such as an earlier write that the cache has not heard of.
-            (Err(kube::Error::Api(status)), Some(endpoint)) if status.code < 500 => {
+            (Err(failure), Some(endpoint)) if failure.is_refusal() => {
                 if is_news {
-                    self.state.lock().does_not_lead(id, endpoint);
+                    self.state.lock().leads.does_not(id, endpoint);
                 }
             }
-            (Err(_), Some(endpoint)) => self.state.lock().unanswered(id, endpoint),
+            (Err(_), Some(endpoint)) => self.state.lock().leads.unanswered(id, endpoint, Instant::now()),
             (Err(_), None) => {}
         }
         written?;
@@ -140,24 +142,25 @@ impl SharedVolumes {
     }
 
     /// Makes our slice. If there is one of its name, somebody may have taken away the label by which it belongs to our Service.
-    async fn create_or_recover_slice(&self, view: &View, service: &Service, endpoint: SocketAddr) -> kube::Result<()> {
+    async fn create_or_recover_slice(
+        &self,
+        view: &View,
+        service: &Service,
+        endpoint: SocketAddr,
+    ) -> Result<(), Failure> {
         let body = objects::slice(&view.volume, service, endpoint);
-        let created = self.create_slice(service.key.namespace(), &body).await;
-        let Err(kube::Error::Api(status)) = &created else { return created };
+        match self.create_slice(service.key.namespace(), &body).await {
+            Err(kube::Error::Api(status)) if status.is_already_exists() => {}
+            created => return Ok(created?),
+        }
         let key = ObjectKey::new(service.key.namespace(), &names::slice(service.key.name(), family(endpoint.ip())));
-        if !status.is_already_exists() {
-            return created;
+        let found = self.slice_named(&key).await?.ok_or(Failure::Overtaken)?;
+        let labelled = names::volume_of(&found.labels).is_some_and(|id| *id == *view.volume.id);
+        if !labelled && !found.owners.iter().any(|owner| *owner.uid == *service.uid) {
+            return Err(Failure::SliceTaken(key));
         }
-        let found = self.slice_named(&key).await?;
-        let lost = found.filter(|slice| {
-            let labelled = names::volume_of(&slice.labels).is_some_and(|id| *id == *view.volume.id);
-            labelled || slice.owners.iter().any(|owner| *owner.uid == *service.uid)
-        });
-        let change = lost.and_then(|slice| objects::repair_slice(&slice, &view.volume, service, Some(endpoint)));
-        match change {
-            Some(change) => self.patch_slice(&key, &change).await,
-            None => created,
-        }
+        let change = objects::repair_slice(&found, &view.volume, service, Some(endpoint)).ok_or(Failure::Overtaken)?;
+        Ok(self.patch_slice(&key, &change).await?)
     }
 
     fn redirected(&self, view: &View, service: &Service, changed: bool) {
@@ -185,8 +188,7 @@ impl SharedVolumes {
         let volume = &view.volume;
         match (found, endpoint) {
             (Some(found), _) if !self.settings.endpoints => {
-                let (uid, version) = (found.metadata.uid, found.metadata.resource_version);
-                self.delete_endpoints(&service.key, &uid.unwrap_or_default(), &version.unwrap_or_default()).await?;
+                self.delete_endpoints(&service.key, &found.uid, &found.version).await?;
             }
             (Some(found), endpoint) => {
                 if let Some(change) = objects::repair_endpoints(&found, volume, service, endpoint) {

@@ -24,6 +24,7 @@ mod controller;
 pub mod decision;
 pub mod endpoint;
 mod lead;
+mod leads;
 mod live;
 mod metrics;
 #[cfg(test)]

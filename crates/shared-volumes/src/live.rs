@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use cluster::{ObjectKey, Service, Slice, live, slice::SERVICE_NAME, store::Slim};
-use k8s_openapi::api::core::v1::{Endpoints, PersistentVolumeClaim};
+use cluster::{Endpoints, ObjectKey, Service, Slice, live, slice::SERVICE_NAME, store::Slim};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::{
     Api, Client,
     api::{ListParams, PropagationPolicy},
@@ -40,9 +40,9 @@ impl SharedVolumes {
         let known: Vec<Service> =
             self.caches.services_of(&volume.id).iter().map(|known| Service::clone(known)).collect();
         let here = known.into_iter().filter(|known| known.key.namespace() == owner.key.namespace()).collect::<Vec<_>>();
-        if let Some(known) = names::choose(&here, volume, style)
+        if let Some(known) = names::choose(&here, volume, &owner.uid, style)
             && let Some(service) = self.service_named(&known.key).await?
-            && names::choose(std::slice::from_ref(&service), volume, style).is_some()
+            && names::choose(std::slice::from_ref(&service), volume, &owner.uid, style).is_some()
         {
             return Ok(Some(service));
         }
@@ -52,7 +52,7 @@ impl SharedVolumes {
             let labelled = ListParams::default().labels(&format!("{VOLUME_ID}={}", volume.id));
             let found = services.list(&labelled).await?.items.into_iter().filter_map(Service::from_wire);
             let found: Vec<Service> = found.collect();
-            if let Some(service) = names::choose(&found, volume, style) {
+            if let Some(service) = names::choose(&found, volume, &owner.uid, style) {
                 return Ok(Some(service.clone()));
             }
         }
@@ -61,7 +61,7 @@ impl SharedVolumes {
         }
         // One that has lost its label is known by its address.
         let all = live::list::<Service>(&services).await?;
-        Ok(names::choose(&all, volume, style).cloned())
+        Ok(names::choose(&all, volume, &owner.uid, style).cloned())
     }
 
     pub(crate) async fn service_named(&self, key: &ObjectKey) -> kube::Result<Option<Service>> {
@@ -105,8 +105,9 @@ impl SharedVolumes {
 
     /// The Endpoints object of a Service.
     pub(crate) async fn endpoints(&self, service: &ObjectKey) -> kube::Result<Option<Endpoints>> {
-        let endpoints: Api<Endpoints> = Api::namespaced(Client::clone(&self.client), service.namespace());
-        endpoints.get_opt(service.name()).await
+        let endpoints: Api<<Endpoints as Slim>::Wire> =
+            Api::namespaced(Client::clone(&self.client), service.namespace());
+        Ok(endpoints.get_opt(service.name()).await?.and_then(Endpoints::from_wire))
     }
 
     /// Looks at once, and then again and again, until there is something to see or it has taken long enough.
@@ -128,10 +129,7 @@ impl SharedVolumes {
 
 /// Whether Kubernetes makes slices of it.
 pub(crate) fn is_mirrored(endpoints: Option<&Endpoints>) -> bool {
-    let skips = |endpoints: &Endpoints| {
-        let labels = endpoints.metadata.labels.as_ref();
-        labels.and_then(|labels| labels.get(SKIP_MIRROR)).is_some_and(|skip| skip == "true")
-    };
+    let skips = |endpoints: &Endpoints| endpoints.labels.get(SKIP_MIRROR).is_some_and(|skip| skip == "true");
     endpoints.is_some_and(|endpoints| !skips(endpoints))
 }
 

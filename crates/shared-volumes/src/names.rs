@@ -85,12 +85,14 @@ pub fn is_label_value(value: &str) -> bool {
 }
 
 /// Whether a Service is this volume's: it says so; or somebody has taken its label, but it has the address that was published,
-/// which no tenant can write, and is called or owned as ours are. The address alone is no proof: once a Service is gone, its
-/// address may be given to any other.
+/// which no tenant can write, and is called or owned as ours are; or somebody has changed its label, but it has that address and
+/// the claim of this uid, which is the volume's, owns it. The address alone is no proof: once a Service is gone, its address may
+/// be given to any other.
 #[must_use]
-pub fn is_ours(service: &Service, volume: &SharedVolume) -> bool {
+pub fn is_ours(service: &Service, volume: &SharedVolume, claim: &str) -> bool {
     match service.labels.get(VOLUME_ID) {
-        Some(id) => **id == *volume.id,
+        Some(id) if **id == *volume.id => true,
+        Some(_) => is_published(service, volume) && service.owners.iter().any(|owner| owner.uid == claim),
         None => is_published(service, volume) && is_like_ours(service, volume),
     }
 }
@@ -118,9 +120,14 @@ pub fn is_published(service: &Service, volume: &SharedVolume) -> bool {
 /// The Service of a volume among those of its claim's namespace: the one that clients use, or else that is called right, or
 /// else the first. One that can never have an address is nobody's.
 #[must_use]
-pub fn choose<'a>(services: &'a [Service], volume: &SharedVolume, style: ServiceName) -> Option<&'a Service> {
+pub fn choose<'a>(
+    services: &'a [Service],
+    volume: &SharedVolume,
+    claim: &str,
+    style: ServiceName,
+) -> Option<&'a Service> {
     let wanted = wanted(volume, style);
-    let usable = |service: &&Service| is_ours(service, volume) && service.address != ClusterAddress::Headless;
+    let usable = |service: &&Service| is_ours(service, volume, claim) && service.address != ClusterAddress::Headless;
     let rank = |service: &&Service| (!is_published(service, volume), service.key.name() != wanted, service.key.clone());
     services.iter().filter(usable).min_by_key(rank)
 }
@@ -134,9 +141,22 @@ pub fn volume_of(labels: &std::collections::BTreeMap<String, String>) -> Option<
 #[cfg(test)]
 mod tests {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+    use proptest::prelude::*;
 
     use super::*;
     use crate::sample::{service, volume};
+
+    proptest! {
+        #[test]
+        fn whatever_a_claim_or_a_volume_is_called_its_service_has_a_name(name in "\\PC{0,80}", id in "\\PC{1,80}") {
+            let claim = Some(ObjectKey::new("ci", &name.replace('/', ".")));
+            let volume = SharedVolume { claim, volume: Some(name.as_str().into()), ..volume(&id) };
+            for style in [ServiceName::Claim, ServiceName::Pv] {
+                prop_assert!(is_label(&wanted(&volume, style)), "{}", wanted(&volume, style));
+                prop_assert!(is_label(&derived(&volume, style)), "{}", derived(&volume, style));
+            }
+        }
+    }
 
     #[test]
     fn a_service_is_called_as_its_claim_or_its_volume_if_it_can_be() {
@@ -166,7 +186,7 @@ mod tests {
         let published = service("pvc-1", "10.0.0.7", &[]);
         let volume = volume("v1");
         let chosen = |services: &[Service]| {
-            choose(services, &volume, ServiceName::Claim).map(|service| service.key.name().to_owned())
+            choose(services, &volume, "c1", ServiceName::Claim).map(|service| service.key.name().to_owned())
         };
         let all = [labelled("other", "10.0.0.8"), labelled("files", "10.0.0.9"), published];
         assert_eq!(chosen(&all).as_deref(), Some("pvc-1"));
@@ -181,18 +201,24 @@ mod tests {
     fn a_service_that_merely_got_the_address_is_not_ours() {
         let volume = volume("v1");
         let mut thief = service("thief", "10.0.0.7", &[]);
-        assert!(!is_ours(&thief, &volume));
+        assert!(!is_ours(&thief, &volume, "c1"));
         thief.owners = vec![OwnerReference {
             kind: "PersistentVolumeClaim".into(),
             name: "files".into(),
             ..OwnerReference::default()
         }];
-        assert!(is_ours(&thief, &volume), "it has only lost its label");
-        assert!(is_ours(&service("files", "10.0.0.7", &[]), &volume));
+        assert!(is_ours(&thief, &volume, "c1"), "it has only lost its label");
+        assert!(is_ours(&service("files", "10.0.0.7", &[]), &volume, "c1"));
         let mut other = service("files", "10.0.0.7", &[]);
         other.ports[0].name = "web".into();
-        assert!(!is_ours(&other, &volume));
-        assert!(!is_ours(&service("files", "10.0.0.7", &[(VOLUME_ID, "v2")]), &volume));
+        assert!(!is_ours(&other, &volume, "c1"));
+        let mut relabelled = service("files", "10.0.0.7", &[(VOLUME_ID, "v2")]);
+        assert!(!is_ours(&relabelled, &volume, "c1"));
+        relabelled.owners = vec![OwnerReference { uid: "c1".into(), ..OwnerReference::default() }];
+        assert!(is_ours(&relabelled, &volume, "c1"), "somebody has changed its label");
+        assert!(!is_ours(&relabelled, &volume, "c2") && !is_ours(&relabelled, &volume, ""));
+        relabelled.address = ClusterAddress::Ip("10.0.0.8".parse().unwrap());
+        assert!(!is_ours(&relabelled, &volume, "c1"));
     }
 
     #[test]

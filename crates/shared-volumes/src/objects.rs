@@ -5,12 +5,12 @@
 use std::net::SocketAddr;
 
 use cluster::{
-    ObjectKey, Service, Slice,
+    Endpoints, ObjectKey, Service, Slice,
     service::{ClusterAddress, ServicePort},
     slice::{MANAGED_BY, SERVICE_NAME, SlicePort, Target},
 };
 use k8s_openapi::{
-    api::core::v1::{EndpointSubset, Endpoints},
+    api::core::v1::EndpointSubset,
     apimachinery::pkg::{apis::meta::v1::OwnerReference, util::intstr::IntOrString},
 };
 use serde_json::{Value, json};
@@ -268,18 +268,15 @@ pub fn repair_endpoints(
     service: &Service,
     endpoint: Option<SocketAddr>,
 ) -> Option<Value> {
-    let meta = &found.metadata;
     let mut change = json!({"metadata": {}});
-    let labelled = |key: &str, value: &str| {
-        meta.labels.as_ref().and_then(|labels| labels.get(key)).is_some_and(|found| found == value)
-    };
+    let labelled = |key: &str, value: &str| found.labels.get(key).is_some_and(|found| found == value);
     if !labelled(VOLUME_ID, &volume.id) || !labelled(SKIP_MIRROR, "true") {
         change["metadata"]["labels"] = json!({VOLUME_ID: &*volume.id, SKIP_MIRROR: "true"});
     }
-    if !is_owned_by(meta.owner_references.as_deref().unwrap_or_default(), service) {
+    if !is_owned_by(&found.owners, service) {
         change["metadata"]["ownerReferences"] = json!([owned_by(service)]);
     }
-    let subsets = found.subsets.as_deref().unwrap_or_default();
+    let subsets = &found.subsets;
     let wanted = match endpoint {
         Some(endpoint) => Some(json!([subset("addresses", &endpoint.ip().to_string(), endpoint.port().into())])),
         None => withdrawn(subsets),
@@ -290,9 +287,7 @@ pub fn repair_endpoints(
         change["subsets"] = wanted;
     }
     let news = change != json!({"metadata": {}});
-    let (uid, version) =
-        (meta.uid.as_deref().unwrap_or_default(), meta.resource_version.as_deref().unwrap_or_default());
-    news.then(|| for_version(change, uid, version))
+    news.then(|| for_version(change, &found.uid, &found.version))
 }
 
 fn withdrawn(subsets: &[EndpointSubset]) -> Option<Value> {

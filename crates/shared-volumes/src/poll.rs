@@ -10,6 +10,7 @@ use k8s_openapi::api::networking::v1::ServiceCIDR;
 use kube::{Api, Client, api::ListParams};
 use parking_lot::Mutex;
 use platform::trouble::Trouble;
+use rand::seq::SliceRandom;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
@@ -88,14 +89,18 @@ impl SharedVolumes {
                 self.look_for_missing(&homes, heard.into_inner(), &round).await;
             }
         }
-        let expired = self.state.lock().expired(Instant::now());
+        let expired = {
+            let mut state = self.state.lock();
+            state.leads.too_late(Instant::now());
+            state.expired(Instant::now())
+        };
         self.enqueue(expired, &round);
     }
 
     /// Takes in what a home told.
     fn hear(
         &self,
-        Home { name, volumes }: Home,
+        Home { name, asked, volumes }: Home,
         round: &Arc<Round>,
         heard: &Mutex<Vec<(Arc<str>, HashSet<VolumeId>)>>,
         said: &Mutex<Said>,
@@ -132,10 +137,9 @@ impl SharedVolumes {
             heard.lock().push((name, listed.volumes.iter().map(|volume| Arc::clone(&volume.id)).collect()));
         }
         drop(said);
-        let now = Instant::now();
         let mut changed = Vec::new();
         for volume in listed.volumes {
-            changed.extend(self.state.lock().told(volume, now));
+            changed.extend(self.state.lock().told(volume, asked));
         }
         self.enqueue(changed, round);
     }
@@ -157,11 +161,13 @@ impl SharedVolumes {
                 missing.extend(state.missing(home, &HashSet::new()));
             }
         }
+        // Not always the same ones.
+        missing.shuffle(&mut rand::rng());
         missing.truncate(MOST_LOOKS);
         let looks = missing.into_iter().map(|volume| async move {
             let asked = Instant::now();
             match self.source.look(&volume).await {
-                Ok(Some(found)) => self.state.lock().told(found, Instant::now()),
+                Ok(Some(found)) => self.state.lock().told(found, asked),
                 Ok(None) => self.state.lock().gone(&volume.id, asked),
                 Err(error) => {
                     tracing::debug!(feature = "shared-volumes", volume = %volume.id, "missing, but maybe not gone: {error}");

@@ -34,15 +34,7 @@ impl SharedVolumes {
             return self.withdraw(view, &decision).await;
         };
         let served = self.serve_claim(view, claim, endpoint).await;
-        if let Err(Failure::Kubernetes(kube::Error::Api(status))) = &served
-            && status.code < 500
-        {
-            // A server that says no has something to tell; one that is away has not.
-            let told = Decision::new(
-                (),
-                "Refused",
-                format!("the API server refuses what the volume needs: {}", status.message),
-            );
+        if let Some(told) = served.as_ref().err().and_then(Failure::told) {
             self.conclude(view, claim, &told, EventKind::Warning).await?;
         }
         served

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use cluster::ObjectKey;
 use futures::future::BoxFuture;
+use tokio::time::Instant;
 
 /// Which volume, in the words of its source. It never changes, and no other volume ever has it.
 pub type VolumeId = Arc<str>;
@@ -31,6 +32,8 @@ pub struct SharedVolume {
 pub struct Home {
     /// Its name.
     pub name: Arc<str>,
+    /// When it was asked for: of two answers about a volume the one counts that was asked for later.
+    pub asked: Instant,
     /// What could be read of it.
     pub volumes: Result<Listed, SourceError>,
 }

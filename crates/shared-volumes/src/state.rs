@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use crate::{
     endpoint,
+    leads::Leads,
     objects::Owner,
     round::Round,
     source::{SharedVolume, VolumeId},
@@ -22,9 +23,6 @@ use crate::{
 
 /// How many rounds may wait for one volume. More would only measure the same.
 const MOST_ROUNDS: usize = 8;
-
-/// A write that had no answer is carried out by then, or never: API servers give up after a minute.
-const LATEST: Duration = Duration::from_secs(90);
 
 /// The key of a volume in the queues.
 #[derive(Debug, Clone)]
@@ -68,7 +66,7 @@ pub(crate) struct Entry {
     pub(crate) volume: Arc<SharedVolume>,
     /// Whether its source said that it is gone.
     pub(crate) gone: bool,
-    /// When its source told of it last.
+    /// When its source was asked for what it told last.
     heard: Instant,
     /// When it was first told to be where it is now.
     pub(crate) since: Instant,
@@ -118,6 +116,15 @@ pub(crate) struct View {
     pub(crate) failures: u32,
 }
 
+impl View {
+    /// A volume that nobody tells of, but of which there are objects.
+    pub(crate) fn of_stranger(id: VolumeId) -> Self {
+        let (volume, claim, endpoint, published) = (None, None, None, None);
+        let volume = Arc::new(SharedVolume { id, home: "".into(), volume, claim, endpoint, published });
+        Self { volume, gone: true, rival: None, verified: None, service: None, failures: 0 }
+    }
+}
+
 /// The memory.
 #[derive(Debug, Default)]
 pub(crate) struct State {
@@ -125,10 +132,7 @@ pub(crate) struct State {
     by_claim: HashMap<ObjectKey, BTreeSet<VolumeId>>,
     by_endpoint: HashMap<SocketAddr, BTreeSet<VolumeId>>,
     by_home: HashMap<Arc<str>, HashSet<VolumeId>>,
-    /// Where addresses lead, or may lead, by what we wrote; the store of slices says the rest.
-    leads: HashMap<VolumeId, BTreeSet<SocketAddr>>,
-    /// Writes that had no answer and may still be carried out, until something else was written or nobody can be that late.
-    unanswered: HashMap<VolumeId, (SocketAddr, Instant)>,
+    pub(crate) leads: Leads,
     busy: HashMap<VolumeId, Busy>,
 }
 
@@ -148,22 +152,27 @@ impl State {
         self.busy.remove(id).is_some_and(|busy| busy.again)
     }
 
-    /// The source told of a volume. Returns the volumes about which something else may be decided now.
-    pub(crate) fn told(&mut self, volume: SharedVolume, now: Instant) -> Vec<VolumeKey> {
+    /// The source told of a volume, when it was asked at this time. Returns the volumes about which something else may be decided
+    /// now: none if it is old news.
+    pub(crate) fn told(&mut self, volume: SharedVolume, asked: Instant) -> Vec<VolumeKey> {
         let id = Arc::clone(&volume.id);
         if let Some(entry) = self.volumes.get_mut(&id) {
-            entry.heard = now;
+            if asked < entry.heard {
+                return Vec::new();
+            }
+            entry.heard = asked;
             if *entry.volume == volume && !entry.gone {
                 return Vec::new();
             }
         }
+        let now = Instant::now();
         let known = self.volumes.get(&id);
         let moved = known.is_none_or(|entry| entry.volume.endpoint != volume.endpoint || entry.gone);
         let mut affected = self.rivals(&id);
         self.forget_indexes(&id);
         self.remember_indexes(&volume);
         let volume = Arc::new(volume);
-        let entry = self.volumes.entry(Arc::clone(&id)).or_insert_with(|| Entry::new(Arc::clone(&volume), now));
+        let entry = self.volumes.entry(Arc::clone(&id)).or_insert_with(|| Entry::new(Arc::clone(&volume), asked, now));
         if moved {
             (entry.since, entry.moving) = (now, entry.service.is_some());
         }
@@ -177,7 +186,7 @@ impl State {
     pub(crate) fn gone(&mut self, id: &str, asked: Instant) -> Vec<VolumeKey> {
         let mut affected = self.rivals(id);
         let Some(entry) = self.volumes.get_mut(id).filter(|entry| entry.heard < asked) else { return Vec::new() };
-        (entry.gone, entry.failures) = (true, 0);
+        (entry.heard, entry.gone, entry.failures) = (asked, true, 0);
         let volume = Arc::clone(&entry.volume);
         if let Some(endpoint) = volume.endpoint.as_deref().and_then(endpoint::parse) {
             remove(&mut self.by_endpoint, &endpoint, id);
@@ -190,7 +199,7 @@ impl State {
     pub(crate) fn forget(&mut self, id: &str) {
         self.forget_indexes(id);
         self.volumes.remove(id);
-        self.leads.remove(id);
+        self.leads.settle(id, None);
     }
 
     /// Those that were told of before and are missing where they were: somebody has to ask for each of them.
@@ -272,59 +281,10 @@ impl State {
         self.by_endpoint.get(&endpoint)?.iter().find(|id| ***id != *except).cloned()
     }
 
-    /// Another volume whose address leads to this endpoint, or may, by what we wrote.
-    pub(crate) fn leader_to(&self, endpoint: SocketAddr, except: &str) -> Option<VolumeId> {
-        let leads = |(id, to): &(&VolumeId, &BTreeSet<SocketAddr>)| ***id != *except && to.contains(&endpoint);
-        let now = Instant::now();
-        let may = |(id, (to, until)): &(&VolumeId, &(SocketAddr, Instant))| {
-            ***id != *except && *to == endpoint && now < *until
-        };
-        let known = self.leads.iter().find(leads).map(|(id, _)| Arc::clone(id));
-        known.or_else(|| self.unanswered.iter().find(may).map(|(id, _)| Arc::clone(id)))
-    }
-
-    /// The address of a volume is about to lead there. Whether that is news.
-    pub(crate) fn will_lead(&mut self, id: &VolumeId, endpoint: SocketAddr) -> bool {
-        self.leads.entry(Arc::clone(id)).or_default().insert(endpoint)
-    }
-
-    /// A write that lets it lead there had no answer.
-    pub(crate) fn unanswered(&mut self, id: &VolumeId, endpoint: SocketAddr) {
-        self.unanswered.insert(Arc::clone(id), (endpoint, Instant::now() + LATEST));
-    }
-
-    /// Something was written, so that whatever had no answer is refused by now.
-    pub(crate) fn answered(&mut self, id: &str) {
-        self.unanswered.remove(id);
-    }
-
-    /// It leads there, or nowhere. Returns those who waited for it to leave.
-    pub(crate) fn leads(&mut self, id: &str, endpoint: Option<SocketAddr>) -> Vec<VolumeKey> {
-        let now: BTreeSet<SocketAddr> = endpoint.into_iter().collect();
-        let before = self.leads.remove(id).unwrap_or_default();
-        let left = before.difference(&now).flat_map(|endpoint| self.at(*endpoint));
-        let waiting = left.filter(|key| *key.id != *id).collect();
-        if !now.is_empty() {
-            self.leads.insert(id.into(), now);
-        }
-        waiting
-    }
-
-    /// Where it leads, or may, by what we wrote.
-    pub(crate) fn led_by(&self, id: &str) -> Vec<SocketAddr> {
-        self.leads.get(id).into_iter().flatten().copied().collect()
-    }
-
-    /// Whether it may lead anywhere by what we wrote.
-    pub(crate) fn may_lead(&self, id: &str) -> bool {
-        self.leads.contains_key(id)
-    }
-
-    /// It does not lead there after all: the write was refused.
-    pub(crate) fn does_not_lead(&mut self, id: &str, endpoint: SocketAddr) {
-        if let Some(to) = self.leads.get_mut(id) {
-            to.remove(&endpoint);
-        }
+    /// An address leads there, or nowhere. Returns those who waited for it to leave.
+    pub(crate) fn now_leads(&mut self, id: &str, endpoint: Option<SocketAddr>) -> Vec<VolumeKey> {
+        let left = self.leads.settle(id, endpoint);
+        left.into_iter().flat_map(|endpoint| self.at(endpoint)).filter(|key| *key.id != *id).collect()
     }
 
     /// A round waits until the volume has settled.
@@ -387,11 +347,11 @@ impl State {
 }
 
 impl Entry {
-    fn new(volume: Arc<SharedVolume>, now: Instant) -> Self {
+    fn new(volume: Arc<SharedVolume>, asked: Instant, now: Instant) -> Self {
         Self {
             volume,
             gone: false,
-            heard: now,
+            heard: asked,
             since: now,
             moving: false,
             verified: None,
@@ -426,3 +386,6 @@ pub(crate) fn pause(failures: u32, jitter: f64) -> Duration {
     let longest = Duration::from_millis(50).saturating_mul(1 << failures.min(12)).min(LONGEST);
     longest.mul_f64(jitter.mul_add(0.5, 0.5))
 }
+
+#[cfg(test)]
+mod tests;

@@ -45,8 +45,8 @@ impl SharedVolumes {
         let (uid, version) = (&claim.owner.uid, &claim.version);
         let change = json!({"metadata": {"uid": uid, "resourceVersion": version, "annotations": {DECISION: text}}});
         match self.patch_claim(&claim.owner.key, &change).await {
-            // The rights of the original's deployment end here. Then it is remembered that it was told.
-            Err(kube::Error::Api(status)) if status.is_forbidden() => {
+            // The rights of the original's deployment end here, and webhooks may object. Then it is remembered that it was told.
+            Err(kube::Error::Api(status)) if matches!(status.code, 400 | 403 | 413 | 422) => {
                 if self
                     .state
                     .lock()

@@ -1,20 +1,29 @@
 //! Who is looked at again when something changes in the cluster.
 
-use std::sync::Arc;
-
-use cluster::{
-    Claim, Service, Slice,
-    store::{Change, Subscription},
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
 };
 
-use crate::{controller::SharedVolumes, names};
+use cluster::{
+    Claim, Endpoints, Service, Slice,
+    store::{Change, Subscription},
+};
+use parking_lot::Mutex;
+
+use crate::{
+    controller::{Lines, SharedVolumes},
+    names,
+    state::State,
+};
 
 /// As long as they live, changes wake the feature.
-pub(crate) type Subscriptions = (Subscription<Claim>, Subscription<Service>, Subscription<Slice>);
+pub(crate) type Subscriptions =
+    (Subscription<Claim>, Subscription<Service>, Subscription<Slice>, Subscription<Endpoints>);
 
 impl SharedVolumes {
     pub(crate) fn subscribe(&self) -> Subscriptions {
-        (self.follow_claims(), self.follow_services(), self.follow_slices())
+        (self.follow_claims(), self.follow_services(), self.follow_slices(), self.follow_endpoints())
     }
 
     fn follow_claims(&self) -> Subscription<Claim> {
@@ -38,17 +47,12 @@ impl SharedVolumes {
 
     fn follow_services(&self) -> Subscription<Service> {
         let (lines, state) = (self.lines.clone(), Arc::clone(&self.state));
-        self.caches.services.subscribe(move |change| {
-            let service = match change {
-                Change::Applied { old, new } if old == Some(new) => return,
-                Change::Applied { new, .. } => new,
-                Change::Deleted { old } => old,
-            };
-            if let Some(id) = names::volume_of(&service.labels) {
-                let key = state.lock().key_of(&id);
-                lines.add(key);
-            }
-        })
+        self.caches.services.subscribe(move |change| wake_labelled(&lines, &state, change, |service| &service.labels))
+    }
+
+    fn follow_endpoints(&self) -> Subscription<Endpoints> {
+        let (lines, state) = (self.lines.clone(), Arc::clone(&self.state));
+        self.caches.endpoints.subscribe(move |change| wake_labelled(&lines, &state, change, |found| &found.labels))
     }
 
     fn follow_slices(&self) -> Subscription<Slice> {
@@ -75,5 +79,25 @@ impl SharedVolumes {
                 lines.add(key);
             }
         })
+    }
+}
+
+/// Wakes the volume that an object is labelled with, and the one that it was: somebody may have given it to another, as it were.
+fn wake_labelled<T: PartialEq>(
+    lines: &Lines,
+    state: &Mutex<State>,
+    change: Change<'_, T>,
+    labels: impl Fn(&T) -> &BTreeMap<String, String>,
+) {
+    let (old, new) = match change {
+        Change::Applied { old, new } if old == Some(new) => return,
+        Change::Applied { old, new } => (old, Some(new)),
+        Change::Deleted { old } => (Some(old), None),
+    };
+    let ids: BTreeSet<_> =
+        [old, new].into_iter().flatten().filter_map(|object| names::volume_of(labels(object))).collect();
+    for id in ids {
+        let key = state.lock().key_of(&id);
+        lines.add(key);
     }
 }

@@ -109,7 +109,9 @@ async fn objects(
     let services: Api<<Service as Slim>::Wire> = Api::namespaced(client.clone(), claim.namespace());
     let labelled = services.list(&ListParams::default().labels(VOLUME_ID)).await?.items;
     let labelled: Vec<Service> = labelled.into_iter().filter_map(Service::from_wire).collect();
-    let Some(service) = names::choose(&labelled, volume, settings.service_name) else { return Ok((None, Vec::new())) };
+    let Some(service) = names::choose(&labelled, volume, "", settings.service_name) else {
+        return Ok((None, Vec::new()));
+    };
     let slices: Api<<Slice as Slim>::Wire> = Api::namespaced(client.clone(), claim.namespace());
     let its = ListParams::default().labels(&format!("{SERVICE_NAME}={}", service.key.name()));
     let slices = slices.list(&its).await?.items.into_iter().filter_map(Slice::from_wire).collect();
@@ -142,9 +144,10 @@ pub(crate) fn read_note(note: &str) -> (&'static str, String) {
 }
 
 /// All that is ever noted on a claim.
-const REASONS: [&str; 22] = [
+const REASONS: [&str; 23] = [
     "Served",
     "Refused",
+    "SliceNameTaken",
     "VolumeGone",
     "EndpointGone",
     "EndpointInvalid",

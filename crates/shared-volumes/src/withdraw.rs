@@ -4,16 +4,23 @@ use std::sync::Arc;
 
 use cluster::{ObjectKey, decision::Decision};
 use platform::{events::EventKind, queue::Outcome};
+use tokio::time::Instant;
 
 use crate::{
-    controller::SharedVolumes, decision::Action, endpoint::parse, objects, state::View, trouble::Failure, way,
+    controller::SharedVolumes,
+    decision::{Action, ClaimSeen},
+    endpoint::parse,
+    objects,
+    state::View,
+    trouble::Failure,
+    way,
 };
 
 impl SharedVolumes {
     /// Lets every address of a volume lead nowhere. Whether any of them led somewhere.
     pub(crate) async fn close(&self, view: &View) -> Result<bool, Failure> {
         let id = &view.volume.id;
-        let wrote = self.state.lock().may_lead(id);
+        let wrote = !self.state.lock().leads.of(id).is_empty();
         let led = self.close_slices(id).await? || wrote;
         let mut services = self.caches.services_of(id);
         if wrote && let Some(claim) = &view.volume.claim {
@@ -48,7 +55,7 @@ impl SharedVolumes {
     }
 
     /// Closes all slices that are ours and of this volume, wherever they are.
-    pub(crate) async fn close_slices(&self, id: &str) -> Result<bool, Failure> {
+    async fn close_slices(&self, id: &str) -> Result<bool, Failure> {
         let mut led = false;
         for slice in self.caches.slices_of(id) {
             led |= !slice.leads_to().is_empty();
@@ -73,26 +80,53 @@ impl SharedVolumes {
             self.make_room(view).await?;
             return Err(Failure::NotYet);
         }
+        self.note_on_claim(view, decision, led.then_some(EventKind::Warning)).await?;
+        self.let_go(view);
+        Ok(Outcome::Done)
+    }
+
+    /// Leaves the addresses of a volume as they are.
+    pub(crate) async fn leave(&self, view: &View, decision: &Decision<Action>) -> Result<Outcome, Failure> {
+        self.note(view, decision);
+        // Where nothing leads anywhere, something else was told when that came to its end.
+        if self.caches.slices_of(&view.volume.id).iter().any(|slice| !slice.leads_to().is_empty()) {
+            self.note_on_claim(view, decision, None).await?;
+        }
+        self.let_go(view);
+        Ok(Outcome::Done)
+    }
+
+    /// Tells the claim of a volume why it is not served; but not another volume's claim that has the name.
+    async fn note_on_claim(
+        &self,
+        view: &View,
+        decision: &Decision<Action>,
+        kind: Option<EventKind>,
+    ) -> Result<(), Failure> {
         if is_worth_a_note(decision.reason)
-            && let (_, Some(claim)) = self.claim(&view.volume).await?
+            && let (ClaimSeen::There, Some(claim)) = self.claim(&view.volume).await?
         {
             let told = Decision::new((), decision.reason, decision.message.clone());
-            let kind = if led { EventKind::Warning } else { EventKind::Normal };
-            self.conclude_quietly(view, &claim, &told, led.then_some(kind)).await?;
+            self.conclude_quietly(view, &claim, &told, kind).await?;
         }
+        Ok(())
+    }
+
+    /// There is nothing to verify for now; and nothing to remember, if the volume and all its objects are gone.
+    fn let_go(&self, view: &View) {
+        let id = &view.volume.id;
         let mut state = self.state.lock();
         if view.gone && self.caches.slices_of(id).is_empty() && self.caches.services_of(id).is_empty() {
             state.forget(id);
         } else if let Some(entry) = state.entry(id) {
             entry.verified = None;
         }
-        Ok(Outcome::Done)
     }
 
     /// Another volume's address leads to where this one's server is: it goes first.
     async fn make_room(&self, view: &View) -> Result<(), Failure> {
         let Some(endpoint) = view.volume.endpoint.as_deref().and_then(parse) else { return Ok(()) };
-        let holder = self.state.lock().leader_to(endpoint, &view.volume.id);
+        let holder = self.state.lock().leads.other(endpoint, &view.volume.id, Instant::now());
         let Some(holder) = holder.or_else(|| self.caches.leader_to(endpoint, &view.volume.id)) else { return Ok(()) };
         let known = self.state.lock().view(&holder).is_some();
         if known && view.failures == 0 {
@@ -100,8 +134,7 @@ impl SharedVolumes {
             self.lines.add(key);
         } else if !known {
             // Nobody tells of that volume any more, so nobody else will.
-            self.close_slices(&holder).await?;
-            self.leads(&holder, None);
+            self.close(&View::of_stranger(holder)).await?;
         }
         Ok(())
     }

@@ -1,3 +1,4 @@
+use cluster::store::Slim;
 use k8s_openapi::api::core::v1::EndpointAddress;
 
 use super::*;
@@ -161,7 +162,7 @@ fn a_withdrawn_slice_keeps_its_target_for_people_to_see() {
 fn good_endpoints() -> Endpoints {
     let mut json = endpoints(&sample::volume("v1"), &good_service(), endpoint());
     (json["metadata"]["uid"], json["metadata"]["resourceVersion"]) = ("p1".into(), "1".into());
-    serde_json::from_value(json).unwrap()
+    Endpoints::from_wire(serde_json::from_value(json).unwrap()).unwrap()
 }
 
 fn endpoints_repair(change: impl FnOnce(&mut Endpoints), endpoint: Option<SocketAddr>) -> Option<Value> {
@@ -176,16 +177,16 @@ fn all_that_can_drift_about_an_endpoints_object_is_repaired() {
     let wanted =
         json!([{"addresses": [{"ip": "10.1.0.4"}], "ports": [{"name": "nfs", "port": 25_705, "protocol": "TCP"}]}]);
     let subsets = |change: fn(&mut EndpointSubset)| {
-        let change = |found: &mut Endpoints| change(&mut found.subsets.as_mut().unwrap()[0]);
+        let change = |found: &mut Endpoints| change(&mut found.subsets[0]);
         endpoints_repair(change, Some(endpoint())).unwrap()["subsets"].clone()
     };
     assert_eq!(subsets(|subset| subset.addresses.as_mut().unwrap().push(EndpointAddress::default())), wanted);
     assert_eq!(subsets(|subset| subset.ports.as_mut().unwrap()[0].name = Some("web".into())), wanted);
     assert_eq!(subsets(|subset| subset.not_ready_addresses = Some(vec![EndpointAddress::default()])), wanted);
-    assert_eq!(endpoints_repair(|found| found.subsets = None, Some(endpoint())).unwrap()["subsets"], wanted);
-    let unmarked = endpoints_repair(|found| found.metadata.labels = None, Some(endpoint())).unwrap();
+    assert_eq!(endpoints_repair(|found| found.subsets.clear(), Some(endpoint())).unwrap()["subsets"], wanted);
+    let unmarked = endpoints_repair(|found| found.labels.clear(), Some(endpoint())).unwrap();
     assert_eq!(unmarked["metadata"]["labels"], json!({VOLUME_ID: "v1", SKIP_MIRROR: "true"}));
-    let orphan = endpoints_repair(|found| found.metadata.owner_references = None, Some(endpoint())).unwrap();
+    let orphan = endpoints_repair(|found| found.owners.clear(), Some(endpoint())).unwrap();
     assert_eq!(orphan["metadata"]["ownerReferences"][0]["kind"], "Service");
 }
 
@@ -196,5 +197,5 @@ fn a_withdrawn_endpoints_object_has_its_address_among_those_that_are_not_ready()
     assert_eq!(closed, json!([{"notReadyAddresses": [{"ip": "10.1.0.4"}], "ports": ports}]));
     let again = |found: &mut Endpoints| found.subsets = serde_json::from_value(closed).unwrap();
     assert_eq!(endpoints_repair(again, None), None);
-    assert_eq!(endpoints_repair(|found| found.subsets = None, None), None);
+    assert_eq!(endpoints_repair(|found| found.subsets.clear(), None), None);
 }

@@ -29,6 +29,7 @@ use http::Method;
 use parking_lot::Mutex;
 use platform::metrics::Registry;
 use serde_json::json;
+use tokio::time::Instant;
 
 use self::{
     client::{Answer, Http},
@@ -127,8 +128,9 @@ impl Source for StorageOs {
             let names: Vec<Arc<str>> = namespaces.into_iter().map(|namespace| Arc::from(namespace.id)).collect();
             let unread = names.iter().filter_map(|name| Reading::begin(&self.reading, name));
             let reading = unread.map(|reading| async move {
+                let asked = Instant::now();
                 let volumes = self.list_volumes(&reading.name).await;
-                tell(Home { name: Arc::clone(&reading.name), volumes });
+                tell(Home { name: Arc::clone(&reading.name), asked, volumes });
             });
             stream::iter(reading.collect::<Vec<_>>()).buffer_unordered(NAMESPACES_AT_ONCE).collect::<()>().await;
             Ok(names)

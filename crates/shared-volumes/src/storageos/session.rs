@@ -130,7 +130,7 @@ impl Session {
         let Granted { token, lifetime } = granted(answer).ok_or_else(|| {
             SourceError::new(ErrorClass::Response, "the StorageOS API answers a login without a token")
         })?;
-        let known = lifetime.map(|lifetime| lifetime * 2 / 3);
+        let known = lifetime.map(|lifetime| lifetime.saturating_mul(2) / 3);
         let refresh = known.map_or(self.settings.refresh_interval, |known| known.min(self.settings.refresh_interval));
         Ok(Token { text: token, login, refresh_at: Instant::now() + refresh })
     }
@@ -187,6 +187,29 @@ mod tests {
             .collect();
         let granted = granted(&Answer { headers, body: Bytes::from_static(body.as_bytes()) })?;
         Some((granted.token, granted.lifetime.map(|lifetime| lifetime.as_secs())))
+    }
+
+    #[test]
+    fn a_token_is_refreshed_in_time_however_long_its_life() {
+        let settings = StorageOsSettings {
+            endpoint: "storageos".to_owned(),
+            secret_path: "/nowhere".into(),
+            ca: None,
+            refresh_interval: Duration::from_mins(1),
+            retry_interval: Duration::from_secs(5),
+            request_timeout: Duration::from_secs(10),
+        };
+        let metrics = Metrics::register(&platform::metrics::Registry::default());
+        let session = Session::new(Http::new(&settings, metrics.clone()).unwrap(), settings, metrics);
+        for (lifetime, due) in [("30", 20), ("300", 60), ("0", 0), ("18446744073709551615", 60)] {
+            let mut headers = HeaderMap::new();
+            headers.insert("authorization", HeaderValue::from_static("Bearer a"));
+            headers.insert("authorization-expires-seconds", lifetime.parse().unwrap());
+            let start = Instant::now();
+            let token = session.read(&Answer { headers, body: Bytes::new() }, 1).unwrap();
+            let after = token.refresh_at.duration_since(start).as_secs_f64();
+            assert!((f64::from(due)..f64::from(due) + 5.0).contains(&after), "after {after} s of {lifetime}");
+        }
     }
 
     #[test]

@@ -45,6 +45,8 @@ impl VolumeWire {
     /// What is known of it.
     pub(super) fn shared(&self, home: &str) -> SharedVolume {
         let claim = self.label("csi.storage.k8s.io/pvc/namespace").zip(self.label("csi.storage.k8s.io/pvc/name"));
+        let named = |(namespace, name): &(&str, &str)| is_name(namespace) && is_name(name);
+        let claim = claim.filter(named);
         let endpoint = self.nfs.as_ref().and_then(|nfs| nfs.service_endpoint.as_deref());
         SharedVolume {
             id: self.id.as_str().into(),
@@ -60,6 +62,15 @@ impl VolumeWire {
         let value = self.labels.as_ref()?.get(key)?.as_deref()?;
         Some(value).filter(|value| !value.is_empty())
     }
+}
+
+/// Whether an object can be called that. What cannot is looked for nowhere: it would lead to other objects.
+fn is_name(text: &str) -> bool {
+    let ends = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    text.len() <= 253
+        && text.starts_with(ends)
+        && text.ends_with(ends)
+        && text.chars().all(|c| ends(c) || ".-".contains(c))
 }
 
 /// The volumes of a list. One that nobody can make sense of hides no other.
@@ -122,6 +133,25 @@ mod tests {
         without_exports["nfs"]["exports"] = Value::Null;
         assert!(listed(&json!([without_exports])).volumes[0].endpoint.is_some());
         assert!(listed(&Value::Null).volumes.is_empty());
+    }
+
+    #[test]
+    fn a_claim_that_cannot_be_called_that_is_none() {
+        for (key, value) in [
+            ("csi.storage.k8s.io/pvc/name", "../secrets/token"),
+            ("csi.storage.k8s.io/pvc/name", "files?watch=1"),
+            ("csi.storage.k8s.io/pvc/name", "Files"),
+            ("csi.storage.k8s.io/pvc/namespace", "ci/files"),
+            ("csi.storage.k8s.io/pvc/namespace", ".."),
+            ("csi.storage.k8s.io/pvc/namespace", "x".repeat(254).as_str()),
+        ] {
+            let mut volume = whole();
+            volume["labels"][key] = value.into();
+            assert_eq!(listed(&json!([volume])).volumes[0].claim, None, "{key}={value}");
+        }
+        let mut volume = whole();
+        volume["labels"]["csi.storage.k8s.io/pvc/name"] = "my.1st-claim".into();
+        assert!(listed(&json!([volume])).volumes[0].claim.is_some());
     }
 
     #[test]

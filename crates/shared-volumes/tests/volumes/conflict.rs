@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use anyhow::{Result, ensure};
@@ -13,7 +14,10 @@ use kube::{
     runtime::watcher::{self, Event},
 };
 use shared_volumes::{EndpointGone, Settings};
-use testbed::{eventually, storageos::Endpoint};
+use testbed::{
+    eventually,
+    storageos::{Endpoint, Fault, Route, Volume},
+};
 use tokio::task::JoinHandle;
 
 use crate::room::{Room, targets};
@@ -122,7 +126,7 @@ async fn two_servers_that_change_places_are_never_mistaken_for_each_other() -> R
     for _ in 0..5 {
         (at_files, at_home) = (at_home, at_files);
         // Nobody is told of one without the other.
-        let fault = room.server.fault(testbed::storageos::Fault::status(503).on(testbed::storageos::Route::Volumes));
+        let fault = room.server.fault(Fault::status(503).on(Route::Volumes));
         room.server.failover(&files, at_files)?;
         room.server.failover(&home, at_home)?;
         room.server.clear_fault(fault);
@@ -143,10 +147,13 @@ async fn where_the_way_to_a_server_that_is_gone_is_kept_it_is_until_somebody_els
     let (home, _) = room.published("home", THERE).await?;
     room.server.failover(&files, Endpoint::Null)?;
     room.until_counted("EndpointGone", 1).await?;
+    room.until_noted("files", "EndpointGone").await?;
     assert_eq!(room.leads("files").await?, [HERE]);
     room.server.failover(&home, HERE)?;
     room.until_leads("files", None).await?;
     room.until_leads("home", Some(HERE)).await?;
+    room.until_noted("files", "EndpointTaken").await?;
+    room.until_idle().await?;
     room.until_noted("files", "EndpointTaken").await?;
     Ok(())
 }
@@ -162,4 +169,54 @@ async fn what_is_left_of_a_volume_that_nobody_tells_of_makes_room() -> Result<()
     room.published("home", HERE).await?;
     room.until_leads("files", None).await?;
     room.until_leads("home", Some(HERE)).await
+}
+
+#[tokio::test]
+async fn an_old_answer_does_not_overtake_a_newer_one() -> Result<()> {
+    let room = Room::open("overtaken").await?;
+    let (files, _) = room.published("files", HERE).await?;
+    let witness = Witness::watch(&room);
+    // The list does not show the volume. So it is asked for, and what is said of it comes late.
+    let held = room.server.fault(Fault::hold(Duration::from_secs(2)).on(Route::Volume).times(1));
+    let asked = room.server.requests_to(Route::Volume).len();
+    let empty = room.server.fault(Fault::body("[]").on(Route::Volumes));
+    let answers = || room.server.requests_to(Route::Volume).split_off(asked);
+    eventually("somebody to ask for the volume", async || {
+        ensure!(!answers().is_empty(), "nobody does");
+        Ok(())
+    })
+    .await?;
+    room.server.failover(&files, THERE)?;
+    room.server.clear_fault(empty);
+    room.until_leads("files", Some(THERE)).await?;
+    eventually("the late answer", async || {
+        ensure!(answers()[0].status.is_some(), "it is not there yet");
+        Ok(())
+    })
+    .await?;
+    room.after_polls(2).await?;
+    room.until_idle().await?;
+    room.server.clear_fault(held);
+    let seen = witness.until("the last write", |slices| slices["files-nfs-ipv4"] == [THERE]).await?;
+    let there = |slices: &&Slices| slices.get("files-nfs-ipv4").is_some_and(|to| to == &[THERE]);
+    let since: Vec<&Slices> = seen.iter().skip_while(|slices| !there(slices)).collect();
+    assert!(since.iter().all(there), "{since:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn nothing_is_remembered_of_a_volume_that_is_gone_with_all_its_objects() -> Result<()> {
+    let room = Room::prepare("forgotten").await?;
+    let settings = Settings { endpoint_gone: EndpointGone::Keep, ..room.defaults() };
+    let room = room.start(settings).await?;
+    let (files, _) = room.published("files", HERE).await?;
+    let other = room.server.add_volume(Volume::shared("elsewhere", "files", "pv-elsewhere").at(THERE));
+    room.until_counted("OtherNamespace", 1).await?;
+    for id in [&files, &other] {
+        room.server.remove_volume(id);
+    }
+    room.until_counted("VolumeGone", 1).await?;
+    room.until_counted("OtherNamespace", 0).await?;
+    room.delete_claim("files").await?;
+    room.until_counted("VolumeGone", 0).await
 }

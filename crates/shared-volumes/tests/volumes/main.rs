@@ -6,6 +6,7 @@ mod conflict;
 mod drift;
 mod names;
 mod operations;
+mod ranges;
 mod room;
 mod seed;
 mod source;

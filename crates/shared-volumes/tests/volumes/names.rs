@@ -9,7 +9,10 @@ use kube::{
 };
 use serde_json::json;
 use shared_volumes::{ServiceName, Settings, names::VOLUME_ID};
-use testbed::{eventually, storageos::MOUNT_ENDPOINT};
+use testbed::{
+    eventually,
+    storageos::{MOUNT_ENDPOINT, Volume},
+};
 
 use crate::room::Room;
 
@@ -154,4 +157,74 @@ async fn a_server_of_a_family_that_the_cluster_does_not_have_is_reported() -> Re
     room.until_leads("files", None).await?;
     room.until_noted("files", "FamilyMismatch").await?;
     Ok(())
+}
+
+#[tokio::test]
+async fn a_claim_is_told_of_its_own_volume_alone() -> Result<()> {
+    let room = Room::open("own-note").await?;
+    room.create_claim("files", json!({"spec": {"volumeName": "pv-files"}})).await?;
+    let id = room.server.add_volume(room.volume("files").at(HERE));
+    room.until_published(&id).await?;
+    let served = room.until_noted("files", "Served").await?;
+    // An earlier claim of that name has left its volume behind, which still names it.
+    let left = Volume::shared(&room.namespace, "files", "pv-left").label(MOUNT_ENDPOINT, "10.0.0.250:2049");
+    room.server.add_volume(left);
+    room.until_counted("EndpointGone", 1).await?;
+    room.until_idle().await?;
+    assert_eq!(room.until_noted("files", "Served").await?, served);
+    assert_eq!(room.leads("files").await?, [HERE]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_slice_of_our_name_that_is_not_ours_is_left_alone_and_reported() -> Result<()> {
+    let room = Room::open("foreign-slice").await?;
+    let foreign = json!({
+        "metadata": {"name": "files-nfs-ipv4", "labels": {"kubernetes.io/service-name": "web"}},
+        "addressType": "IPv4", "ports": [], "endpoints": [],
+    });
+    let foreign = room.slices.create(&PostParams::default(), &serde_json::from_value(foreign)?).await?;
+    let id = room.share("files", HERE).await?;
+    let told = room.told(room.claims.get("files").await?.uid(), "Warning", "SliceNameTaken").await?;
+    assert!(told.contains("files-nfs-ipv4"), "{told}");
+    assert_eq!(room.server.published(&id)?, None);
+    let found = room.slices.get("files-nfs-ipv4").await?;
+    assert_eq!(found.resource_version(), foreign.resource_version());
+    room.slices.delete("files-nfs-ipv4", &DeleteParams::default()).await?;
+    room.until_published(&id).await?;
+    room.until_leads("files", Some(HERE)).await
+}
+
+#[tokio::test]
+async fn a_volume_that_is_made_anew_under_the_old_names_is_served() -> Result<()> {
+    let room = Room::open("anew").await?;
+    let (old, before) = room.published("files", HERE).await?;
+    room.server.remove_volume(&old);
+    let new = room.server.add_volume(room.volume("files").at("10.1.0.5:25705"));
+    let address = room.until_published(&new).await?;
+    assert_ne!((&new, &address), (&old, &before));
+    room.until_leads("files", None).await?;
+    let labelled = ListParams::default().labels(&format!("{VOLUME_ID}={new}"));
+    let services = room.services.list(&labelled).await?.items;
+    assert_eq!(services.len(), 1);
+    assert_eq!(address, format!("{}:2049", ip(&services[0])));
+    room.until_leads(&services[0].name_any(), Some("10.1.0.5:25705")).await
+}
+
+#[tokio::test]
+async fn two_volumes_of_one_name_each_get_a_service() -> Result<()> {
+    let room = Room::prepare("same-name").await?;
+    let settings = Settings { service_name: ServiceName::Pv, ..room.defaults() };
+    let room = room.start(settings).await?;
+    let mut addresses = Vec::new();
+    for (claim, endpoint) in [("files", HERE), ("home", "10.1.0.5:25705")] {
+        room.create_claim(claim, json!({})).await?;
+        let mut volume = Volume::shared(&room.namespace, claim, "pv-same").at(endpoint);
+        // The names of volumes are unique within a namespace of StorageOS only.
+        volume.namespace = format!("{}-{claim}", room.namespace);
+        let id = room.server.add_volume(volume);
+        addresses.push(room.until_published(&id).await?);
+    }
+    assert_ne!(addresses[0], addresses[1]);
+    room.until_leads("pv-same", Some(HERE)).await
 }

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use cluster::ObjectKey;
+use k8s_openapi::api::events::v1::Event;
+use kube::{Api, api::ListParams};
 use platform::metrics::Registry;
 use serde_json::json;
 use shared_volumes::{Settings, StorageOs, source::Source, why};
@@ -114,4 +116,37 @@ async fn the_metrics_of_the_original_are_there() -> Result<()> {
     assert_eq!(room.metric(r#"storageos_api_helper_total{error="",function="set_external_endpoint"}"#), 1);
     assert_eq!(room.metric(r#"storageos_api_helper_total{error="",function="setup"}"#), 1);
     Ok(())
+}
+
+#[tokio::test]
+async fn each_change_is_told_once() -> Result<()> {
+    let room = Room::prepare("once").await?;
+    let settings = Settings { cache_expiry: Duration::from_secs(1), ..room.defaults() };
+    let room = room.start(settings).await?;
+    let (id, _) = room.published("files", HERE).await?;
+    let uid = room.claims.get("files").await?.metadata.uid;
+    room.server.failover(&id, Endpoint::Null)?;
+    room.told(uid.clone(), "Warning", "EndpointGone").await?;
+    room.server.failover(&id, HERE)?;
+    room.until_noted("files", "Served").await?;
+    let verified = room.verifications();
+    eventually("more verifications", async || {
+        ensure!(room.verifications() >= verified + 3, "only {}", room.verifications() - verified);
+        Ok(())
+    })
+    .await?;
+    let events: Api<Event> = Api::namespaced(room.admin.clone(), &room.namespace);
+    eventually("the three events", async || {
+        let all = events.list(&ListParams::default()).await?.items;
+        let about = all.into_iter().filter(|event| event.regarding.as_ref().is_some_and(|about| about.uid == uid));
+        let times = |event: &Event| event.series.as_ref().map_or(1, |series| series.count);
+        let mut told: Vec<(String, i32)> =
+            about.map(|event| (event.reason.clone().unwrap_or_default(), times(&event))).collect();
+        told.sort();
+        let total =
+            |reason: &str| told.iter().filter(|(found, _)| found == reason).map(|(_, count)| count).sum::<i32>();
+        ensure!((total("Served"), total("EndpointGone")) == (2, 1), "{told:?}");
+        Ok(())
+    })
+    .await
 }

@@ -57,7 +57,11 @@ impl Room {
 
     /// Namespace and StorageOS without the feature, for what must be there before it.
     pub(crate) async fn prepare(prefix: &str) -> Result<Self> {
-        let cluster = testbed::shared().await?;
+        Self::prepare_on(testbed::shared().await?, prefix).await
+    }
+
+    /// The same on a cluster that is not everybody's.
+    pub(crate) async fn prepare_on(cluster: Cluster, prefix: &str) -> Result<Self> {
         let namespace = cluster.create_namespace(prefix).await?;
         let admin = cluster.admin().await?;
         let server = Server::start().await?;
@@ -143,6 +147,7 @@ impl Room {
             tokio::spawn(watches.feed(&claims)).abort_handle(),
             tokio::spawn(watches.feed_selected(VOLUME_ID, &caches.services)).abort_handle(),
             tokio::spawn(watches.feed_selected(WITHOUT_SELECTOR, &caches.slices)).abort_handle(),
+            tokio::spawn(watches.feed_selected(VOLUME_ID, &caches.endpoints)).abort_handle(),
             tokio::spawn(async move { feature.run(CancellationToken::new()).await }).abort_handle(),
         ]);
         Ok(())
@@ -285,6 +290,19 @@ impl Room {
         eventually("more polls", async || {
             let found = count();
             ensure!(found >= before + polls, "only {}", found - before);
+            Ok(())
+        })
+        .await
+    }
+
+    /// Waits until all that was to be looked at has been.
+    pub(crate) async fn until_idle(&self) -> Result<()> {
+        let count = |series: &str, queue: &str| self.metric(&format!(r#"workqueue_{series}{{name="{queue}"}}"#));
+        eventually("the end of all work", async || {
+            for queue in ["shared-volumes", "shared-volumes-others"] {
+                let (added, done) = (count("adds_total", queue), count("work_duration_seconds_count", queue));
+                ensure!(added == done, "{done} of {added} done in {queue}");
+            }
             Ok(())
         })
         .await

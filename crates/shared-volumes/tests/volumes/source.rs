@@ -245,3 +245,112 @@ async fn nothing_is_published_that_could_not_be_reached() -> Result<()> {
     room.until_published(&id).await?;
     room.until_leads("files", Some(HERE)).await
 }
+
+#[tokio::test]
+async fn a_list_that_fails_is_asked_for_again_at_the_next_poll_and_not_before() -> Result<()> {
+    let room = Room::prepare("refused").await?;
+    let refused = room.server.fault(Fault::status(403).on(Route::Namespaces));
+    let settings = room.defaults();
+    let room = room.start(settings).await?;
+    let id = room.share("files", HERE).await?;
+    room.after_polls(5).await?;
+    let asked = room.server.requests_to(Route::Namespaces).len() as u64;
+    // Three may be under way.
+    let polls = room.metric("storageos_shared_volume_reconcile_duration_seconds_count") + 3;
+    assert!(asked <= polls, "asked {asked} times in {polls} polls");
+    assert_eq!(room.server.requests_to(Route::Login).len(), 1, "who is refused is still who he was");
+    assert_eq!(room.metric(r#"storageos_api_helper_total{error="",function="list_shared_volumes"}"#), 0);
+    room.server.clear_fault(refused);
+    room.until_published(&id).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_server_that_moves_does_not_wait_for_volumes_that_are_new() -> Result<()> {
+    let room = Room::prepare("first").await?;
+    let settings = Settings { concurrency: 1, ..room.defaults() };
+    let room = room.start(settings).await?;
+    let (files, _) = room.published("files", HERE).await?;
+    room.until_idle().await?;
+    let stuck = room.share("stuck", "10.1.0.9:1").await?;
+    room.server.fault(Fault::hang().on(Route::Volume).volume(&stuck));
+    room.until_leads("stuck", Some("10.1.0.9:1")).await?;
+    // It holds the only worker for volumes that are new.
+    let waiting = room.share("waiting", "10.1.0.9:2").await?;
+    room.server.failover(&files, THERE)?;
+    room.until_leads("files", Some(THERE)).await?;
+    assert_eq!((room.server.published(&waiting)?, room.server.published(&stuck)?), (None, None));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_refresh_that_fails_ends_nothing() -> Result<()> {
+    for (status, logins) in [(500, 1), (401, 2)] {
+        let room = Room::prepare("refresh-fails").await?;
+        room.server.sessions(|sessions| sessions.lifetime = Duration::from_secs(6));
+        room.server.fault(Fault::status(status).on(Route::Refresh).times(1));
+        let settings = room.defaults();
+        let room = room.start(settings).await?;
+        let (files, _) = room.published("files", HERE).await?;
+        eventually("a refresh or a login after the one that failed", async || {
+            let (refreshes, logins) =
+                (room.server.requests_to(Route::Refresh).len(), room.server.requests_to(Route::Login).len());
+            ensure!(refreshes + logins >= 3, "{refreshes} refreshes, {logins} logins");
+            Ok(())
+        })
+        .await?;
+        room.server.failover(&files, THERE)?;
+        room.until_leads("files", Some(THERE)).await?;
+        // A token that could not be refreshed is good for a while; one that was refused is not.
+        let found = room.server.requests_to(Route::Login).len();
+        assert!(found >= logins, "{found} logins after {status}");
+        if status == 500 {
+            assert_eq!(room.metric(r#"storageos_api_helper_total{error="server",function="refresh_token"}"#), 1);
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn tokens_that_expire_while_nobody_can_log_in_end_nothing() -> Result<()> {
+    let room = Room::open("locked-out").await?;
+    let (files, address) = room.published("files", HERE).await?;
+    let failing = room.server.fault(Fault::status(401).on(Route::Login));
+    for _ in 0..5 {
+        room.server.expire_tokens();
+        room.after_polls(1).await?;
+    }
+    let failed = r#"storageos_api_helper_total{error="authentication",function="reset_api"}"#;
+    eventually("logins that fail", async || {
+        ensure!(room.metric(failed) >= 10, "{} so far", room.metric(failed));
+        Ok(())
+    })
+    .await?;
+    assert_eq!(room.leads("files").await?, [HERE]);
+    room.server.clear_fault(failing);
+    room.server.failover(&files, THERE)?;
+    room.until_leads("files", Some(THERE)).await?;
+    assert_eq!(room.server.published(&files)?, Some(address));
+    Ok(())
+}
+
+#[tokio::test]
+async fn credentials_that_cannot_be_read_are_waited_for() -> Result<()> {
+    let room = Room::prepare("no-secret").await?;
+    let (empty, settings) = (tempfile::tempdir()?, room.defaults());
+    let source = StorageOsSettings { secret_path: empty.path().to_owned(), ..room.source() };
+    let from = room.server.secret_path().to_owned();
+    let room = room.start_with(settings, source).await?;
+    let id = room.share("files", HERE).await?;
+    let failed = r#"storageos_api_helper_total{error="credentials",function="setup"}"#;
+    eventually("a login without credentials", async || {
+        ensure!(room.metric(failed) >= 2, "none");
+        Ok(())
+    })
+    .await?;
+    for file in ["username", "password"] {
+        std::fs::copy(from.join(file), empty.path().join(file))?;
+    }
+    room.until_published(&id).await?;
+    Ok(())
+}

@@ -112,6 +112,18 @@ async fn without_endpoints_what_the_original_left_of_them_is_removed() -> Result
 }
 
 #[tokio::test]
+async fn what_the_original_left_of_a_volume_that_nobody_tells_of_makes_room() -> Result<()> {
+    let room = Room::prepare("orphaned").await?;
+    let (id, _) = left_behind(&room).await?;
+    room.server.remove_volume(&id);
+    let settings = room.defaults();
+    let room = room.start(settings).await?;
+    room.published("home", HERE).await?;
+    room.until_leads("pv-files", None).await?;
+    room.until_leads("home", Some(HERE)).await
+}
+
+#[tokio::test]
 async fn a_restart_finishes_what_was_begun() -> Result<()> {
     let mut room = Room::prepare("restart").await?;
     let (settings, source) = (room.defaults(), room.source());
