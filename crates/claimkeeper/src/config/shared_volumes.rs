@@ -9,6 +9,9 @@ use shared_volumes::{
 
 use super::{ConfigError, Seconds, check_concurrency};
 
+/// Longer than that nobody means, and clocks cannot count.
+const LONGEST: Duration = Duration::from_hours(24 * 366);
+
 /// What can be configured of it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "camelCase")]
@@ -100,13 +103,15 @@ impl SharedVolumes {
             ("storageos.retryInterval", self.storageos.retry_interval, Duration::from_millis(100)),
             ("storageos.requestTimeout", self.storageos.request_timeout, Duration::from_millis(100)),
             ("createPollInterval", self.create_poll_interval, Duration::from_millis(1)),
+            ("createWaitDuration", self.create_wait_duration, Duration::ZERO),
         ] {
             let value = Duration::from(value);
+            let key = format!("sharedVolumes.{key}");
             if value < least {
-                return wrong(
-                    &format!("sharedVolumes.{key}"),
-                    &format!("is {value:?}, but must be {least:?} at least"),
-                );
+                return wrong(&key, &format!("is {value:?}, but must be {least:?} at least"));
+            }
+            if value > LONGEST {
+                return wrong(&key, "is longer than a year");
             }
         }
         Ok(())

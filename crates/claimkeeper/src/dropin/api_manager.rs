@@ -68,7 +68,7 @@ impl GoDuration {
 
     fn or(self, negative: Duration) -> Duration {
         match self {
-            Self::Positive(duration) => duration,
+            Self::Positive(duration) => duration.min(FOR_EVER),
             Self::Negative => negative,
         }
     }
@@ -166,6 +166,8 @@ impl Settings {
     }
 
     fn leader_election(&self) -> LeaderElection {
+        // Who does not stand for election may say what they like.
+        let seconds = if self.leads { self.renew_seconds } else { Self::default().renew_seconds };
         LeaderElection {
             candidate: true,
             enabled: self.leads,
@@ -173,8 +175,8 @@ impl Settings {
             namespace: Some(self.namespace.clone()).filter(|namespace| !namespace.is_empty()),
             identity: None,
             // The original's arithmetic, so that replicas of both agree on when a leader is gone.
-            lease_duration: Duration::from_secs(self.renew_seconds * 12 / 10).into(),
-            renew_deadline: Duration::from_secs(self.renew_seconds).into(),
+            lease_duration: Duration::from_secs(seconds.saturating_mul(12) / 10).into(),
+            renew_deadline: Duration::from_secs(seconds).into(),
             retry_period: Duration::from_secs(5).into(),
         }
     }
@@ -414,12 +416,31 @@ mod tests {
         for line in ["-api-poll-interval=1m30s", "--volume-poll-interval 90s"] {
             assert_eq!(config(line).shared_volumes.settings(None).poll_interval.as_secs(), 90, "{line}");
         }
+        for line in [
+            "-k8s-create-poll-interval=50ms -k8s-create-wait-duration 1m",
+            "--k8s-create-poll-interval 50ms --k8s-create-wait-duration=60s",
+        ] {
+            let settings = config(line).shared_volumes.settings(None);
+            assert_eq!((settings.create_poll_interval.as_millis(), settings.create_wait_duration.as_secs()), (50, 60));
+        }
+        for line in [
+            "-api-refresh-interval=2m -api-retry-interval=1s",
+            "--api-refresh-interval 120s --api-retry-interval 1000ms",
+        ] {
+            let storageos = config(line).shared_volumes.storageos();
+            assert_eq!((storageos.refresh_interval.as_secs(), storageos.retry_interval.as_secs()), (120, 1));
+        }
         for line in ["-cache-expiry-interval 2m", "--volume-expiry-interval=120s"] {
             assert_eq!(config(line).shared_volumes.settings(None).cache_expiry.as_secs(), 120, "{line}");
         }
         let never = config("-volume-expiry-interval=-1s").shared_volumes.settings(None).cache_expiry;
         assert!(never > Duration::from_hours(24 * 300));
         assert_eq!(config("-volume-expiry-interval=0").shared_volumes.settings(None).cache_expiry.as_secs(), 60);
+        // The original takes any time; less than is good for anybody becomes the least that is.
+        let least =
+            config("-api-poll-interval=0 -k8s-create-poll-interval=-1s -api-refresh-interval=0 -api-retry-interval=0");
+        assert_eq!(least.shared_volumes.settings(None).poll_interval, SHORTEST_POLL);
+        assert!(config("-cache-expiry-interval=99999999999h").shared_volumes.settings(None).cache_expiry <= FOR_EVER);
     }
 
     #[test]
@@ -431,6 +452,13 @@ mod tests {
             [election.lease_duration, election.renew_deadline, election.retry_period].map(|time| time.as_secs());
         assert_eq!(seconds, [24, 20, 5]);
         assert!(config("-enable-leader-election").leader_election.enabled);
+        for (seconds, words) in [("5", "renewDeadline (5s) must be greater"), ("18446744073709551615", "does not fit")]
+        {
+            let line = format!("-enable-leader-election -leader-renew-seconds={seconds}");
+            let error = parse(&line).unwrap().config().unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+            assert!(!config(&format!("-leader-renew-seconds={seconds}")).leader_election.enabled);
+        }
     }
 
     #[test]
@@ -442,6 +470,16 @@ mod tests {
         for (line, words) in [
             ("-nope", "flag provided but not defined: -nope\nUsage of storageos-api-manager:\n"),
             ("-api-poll-interval=soon", "invalid value \"soon\" for flag -api-poll-interval: parse error\n"),
+            ("--volume-poll-interval 5", "invalid value \"5\" for flag -volume-poll-interval: parse error\n"),
+            ("-cache-expiry-interval=x", "invalid value \"x\" for flag -cache-expiry-interval: parse error\n"),
+            ("--volume-expiry-interval=1y", "invalid value \"1y\" for flag -volume-expiry-interval: parse error\n"),
+            ("-leader-renew-seconds=ten", "invalid value \"ten\" for flag -leader-renew-seconds: parse error\n"),
+            (
+                "-enable-leader-election=maybe",
+                "invalid boolean value \"maybe\" for -enable-leader-election: parse error\n",
+            ),
+            ("-api-endpoint", "flag needs an argument: -api-endpoint\n"),
+            ("-zap-encoder=xml", "invalid value \"xml\" for flag -zap-encoder: invalid encoder value"),
             ("-node-fencer-workers=many", "invalid value \"many\" for flag -node-fencer-workers: parse error\n"),
         ] {
             let Err(Stop::Wrong(text)) = parse(line) else { panic!("{line} was accepted") };
