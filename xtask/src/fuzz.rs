@@ -46,6 +46,13 @@ const WORDS_OF_REVIEWS: &str = "apiVersion admission.k8s.io/v1 admission.k8s.io/
     preferredDuringSchedulingIgnoredDuringExecution nodeSelectorTerms matchExpressions matchFields key operator values In Exists \
     weight preference kubernetes.io/hostname metadata.name node-a node-b example.dev/disk claimkeeper.dev/placement ignore resourceVersion";
 
+/// The same.
+const WORDS_OF_VOLUMES: &str = "id labels nfs version exports serviceEndpoint csi.storage.k8s.io/pv/name csi.storage.k8s.io/pvc/name \
+    csi.storage.k8s.io/pvc/namespace storageos.com/nfs/mount-endpoint 10.1.0.4:25705 [fd00::4]:25705 10.0.0.0/8 fd00::/8 127.0.0.1:1 \
+    [::ffff:10.0.0.1]:1 [fe80::1%2]:1 255.255.255.255:65535 0.0.0.0/0 ::/0 ../x a/b";
+
+const SIGNS_OF_JSON: [&str; 9] = ["null", "true", "false", "{}", "[]", r"\\u0000", r"\\ud800", "1e400", "-0"];
+
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// What is fuzzed
@@ -59,6 +66,8 @@ pub(crate) struct Arguments {
 enum Target {
     /// The way from the body of an admission request to its answer
     Admission,
+    /// What the API of StorageOS tells of volumes, and where their servers may be
+    Storageos,
     /// The parser of the claims that pods ask for by annotation
     Templates,
 }
@@ -67,6 +76,7 @@ impl Target {
     fn name(self) -> &'static str {
         match self {
             Self::Admission => "admission",
+            Self::Storageos => "storageos",
             Self::Templates => "templates",
         }
     }
@@ -75,9 +85,12 @@ impl Target {
     fn words(self) -> Vec<String> {
         match self {
             Self::Admission => {
-                let signs = ["null", "true", "false", "{}", "[]", r"\\u0000", r"\\ud800", "1e400", "-0"];
                 let quoted = WORDS_OF_REVIEWS.split_whitespace().map(|word| format!(r#""\"{word}\"""#));
-                quoted.chain(signs.map(|sign| format!("\"{sign}\""))).collect()
+                quoted.chain(SIGNS_OF_JSON.map(|sign| format!("\"{sign}\""))).collect()
+            }
+            Self::Storageos => {
+                let quoted = WORDS_OF_VOLUMES.split_whitespace().map(|word| format!(r#""\"{word}\"""#));
+                quoted.chain(SIGNS_OF_JSON.map(|sign| format!("\"{sign}\""))).collect()
             }
             Self::Templates => WORDS_OF_TEMPLATES.split_whitespace().map(|word| format!("\"{word}\"")).collect(),
         }
@@ -109,6 +122,20 @@ impl Target {
                     review("CREATE", "[[[[]]]]", "5"),
                     r#"{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}"#.to_owned(),
                     "{}".to_owned(),
+                ]
+            }
+            Self::Storageos => {
+                let volume = r#"{"id": "v1", "name": "pvc-1", "version": "NQ", "labels": {"csi.storage.k8s.io/pv/name": "pvc-1",
+                    "csi.storage.k8s.io/pvc/name": "files", "csi.storage.k8s.io/pvc/namespace": "ci",
+                    "storageos.com/nfs/mount-endpoint": "10.0.0.7:2049"}, "nfs": {"exports": [], "serviceEndpoint": "10.1.0.4:25705"}}"#;
+                vec![
+                    format!("[{volume}]"),
+                    format!(r#"[{{"id": 7}}, {volume}, null, {{"id": "v2", "nfs": null, "labels": null}}]"#),
+                    "null".to_owned(),
+                    "10.1.0.4:25705".to_owned(),
+                    "[fd00::4]:25705".to_owned(),
+                    "10.0.0.0/8".to_owned(),
+                    "fd00::/8".to_owned(),
                 ]
             }
             Self::Templates => {
