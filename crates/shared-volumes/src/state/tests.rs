@@ -51,7 +51,7 @@ fn volumes_of_one_endpoint_are_rivals_until_one_leaves_or_is_gone() {
     assert_eq!((rival(&state, "v1"), rival(&state, "v2")), (None, None));
     state.told(at("v2", Some(HERE)), two);
     assert_eq!(ids(&state.gone("v2", three)), ["v1", "v2"]);
-    assert_eq!(rival(&state, "v1"), None);
+    assert_eq!((rival(&state, "v1"), rival(&state, "v2")), (None, None));
 }
 
 #[test]

@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_volume_that_nobody_understands_hides_no_other() {
-        let listed = listed(&json!([{"id": 7}, whole(), null, {"labels": {}}, {"id": "v2", "nfs": "?"}]));
-        assert_eq!((listed.volumes.len(), listed.unreadable), (1, 4));
+        let listed = listed(&json!([{"id": 7}, whole(), null, {"labels": {}}, {"id": "v2", "nfs": "?"}, {"id": ""}]));
+        assert_eq!((listed.volumes.len(), listed.unreadable), (1, 5));
     }
 }
