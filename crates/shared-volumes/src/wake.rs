@@ -47,12 +47,12 @@ impl SharedVolumes {
 
     fn follow_services(&self) -> Subscription<Service> {
         let (lines, state) = (self.lines.clone(), Arc::clone(&self.state));
-        self.caches.services.subscribe(move |change| wake_labelled(&lines, &state, change, |service| &service.labels))
+        self.caches.services.subscribe(move |change| wake_labelled(&lines, &state, &change, |service| &service.labels))
     }
 
     fn follow_endpoints(&self) -> Subscription<Endpoints> {
         let (lines, state) = (self.lines.clone(), Arc::clone(&self.state));
-        self.caches.endpoints.subscribe(move |change| wake_labelled(&lines, &state, change, |found| &found.labels))
+        self.caches.endpoints.subscribe(move |change| wake_labelled(&lines, &state, &change, |found| &found.labels))
     }
 
     fn follow_slices(&self) -> Subscription<Slice> {
@@ -86,10 +86,10 @@ impl SharedVolumes {
 fn wake_labelled<T: PartialEq>(
     lines: &Lines,
     state: &Mutex<State>,
-    change: Change<'_, T>,
+    change: &Change<'_, T>,
     labels: impl Fn(&T) -> &BTreeMap<String, String>,
 ) {
-    let (old, new) = match change {
+    let (old, new) = match *change {
         Change::Applied { old, new } if old == Some(new) => return,
         Change::Applied { old, new } => (old, Some(new)),
         Change::Deleted { old } => (Some(old), None),
