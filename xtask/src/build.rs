@@ -32,9 +32,32 @@ pub(crate) fn program(package: &str, profile: Profile) -> Result<PathBuf> {
     let mut command = cargo();
     command.args(["build", "--package", package]);
     if profile == Profile::Release {
-        command.arg("--release");
+        as_shipped(&mut command)?;
     }
     built_by(command, package)
+}
+
+/// The directory of the workspace.
+pub(crate) fn workspace() -> Result<PathBuf> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    directory.canonicalize().context("the workspace that xtask was built in is gone")
+}
+
+/// Where cargo keeps the sources of other packages.
+pub(crate) fn cargo_home() -> Result<PathBuf> {
+    let chosen = env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = chosen.or_else(|| env::home_dir().map(|home| home.join(".cargo")));
+    home.context("cargo has no home: set CARGO_HOME")
+}
+
+/// Makes a `cargo build` one whose outcome is the same wherever it is done: messages of panics would name the directories of
+/// whoever built it.
+fn as_shipped(command: &mut Command) -> Result<()> {
+    let remap = |from: &Path, to: &str| format!("--remap-path-prefix={}={to}", from.display());
+    // The last that fits counts, so that a home of cargo inside of the checkout is still cargo's home.
+    let ours = [remap(&workspace()?, "/claimkeeper"), remap(&cargo_home()?, "/cargo")];
+    command.args(["--release", "--locked"]).env("CARGO_ENCODED_RUSTFLAGS", ours.join("\u{1f}"));
+    Ok(())
 }
 
 /// Runs a `cargo build` and tells where the program is.

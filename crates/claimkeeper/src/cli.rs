@@ -2,12 +2,14 @@
 
 use std::{env, fmt, path::PathBuf, process::ExitCode};
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::{
     audit::{self, AuditArguments},
     config::{Config, Feature, UnknownFeature},
-    dropin, policy, run,
+    dropin,
+    manual::{self, ManualArguments, Shell},
+    policy, run,
     why::{self, WhyArguments},
 };
 
@@ -40,6 +42,14 @@ enum Command {
     /// Prints what an administrator applies to the cluster
     #[command(subcommand)]
     Render(Render),
+    /// Prints what makes a shell complete these commands: `source <(claimkeeper completion bash)`
+    Completion {
+        /// Which shell
+        shell: Shell,
+    },
+    /// Writes the manual pages of these commands, which releases bring along
+    #[command(hide = true)]
+    Manual(ManualArguments),
     /// Prints the version
     Version,
 }
@@ -94,6 +104,8 @@ pub(crate) fn main() -> ExitCode {
         Command::Why(arguments) => why::run(&arguments),
         Command::Audit(arguments) => audit::run(&arguments),
         Command::Render(what) => render(what),
+        Command::Completion { shell } => manual::print_completion(shell, Arguments::command()),
+        Command::Manual(arguments) => manual::write_manual(&arguments, Arguments::command()),
         Command::Version => {
             println!("claimkeeper {}", env!("CARGO_PKG_VERSION"));
             Ok(())
@@ -153,8 +165,6 @@ fn check_config(file: &std::path::Path) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

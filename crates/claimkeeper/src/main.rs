@@ -7,6 +7,7 @@ mod config;
 mod dropin;
 mod election;
 mod features;
+mod manual;
 mod policy;
 mod run;
 mod stores;

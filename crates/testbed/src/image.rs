@@ -1,16 +1,20 @@
 //! Container images from files, without a registry and without Docker.
 //!
 //! An image is one layer, written as an OCI archive and imported into the nodes' containerd under its full name
-//! (`docker.io/…`), so that the kubelet finds it and never tries to pull.
+//! (`docker.io/…`), so that the kubelet finds it and never tries to pull. The same files make the same image, byte for byte: nothing
+//! of when, where and by whom it was made is in it.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File},
     io::Write,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Command,
 };
 
 use anyhow::{Context, Result, ensure};
+use flate2::{Compression, GzBuilder};
 use futures::future::try_join_all;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -21,37 +25,72 @@ pub(crate) const PAUSE: &str = "docker.io/testbed/pause:1";
 /// The image with a shell and the usual small tools that every real node has.
 pub const BUSYBOX: &str = "docker.io/testbed/busybox:1";
 
+/// Other names of the operator: those of the programs that it replaces, and the one that makes it a plugin of kubectl.
+pub const OPERATOR_LINKS: [&str; 4] =
+    ["dynamic-pvc-provisioner", "kubectl-claimkeeper", "reclaimable-pv-releaser", "storageos-api-manager"];
+/// Nobody's on any node. A number, because Kubernetes can't tell of a name that it is not root's.
+const OPERATOR_USER: &str = "65532:65532";
+
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
+const COMPRESSED_LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
+/// In the header of gzip: the system that it was made on, which does not matter.
+const ANY_SYSTEM: u8 = 255;
 
 /// An image to be made: its name, its files and what it runs.
 #[derive(Debug, Clone)]
 pub struct Image {
     name: String,
-    files: Vec<(PathBuf, PathBuf)>,
-    links: Vec<(PathBuf, PathBuf)>,
+    directories: BTreeMap<PathBuf, u32>,
+    files: BTreeMap<PathBuf, PathBuf>,
+    links: BTreeMap<PathBuf, PathBuf>,
     entrypoint: Vec<String>,
+    user: Option<&'static str>,
+    labels: BTreeMap<String, String>,
+    created: Option<String>,
+    compressed: bool,
+}
+
+/// An image that was written to a file.
+#[derive(Debug, PartialEq, Eq)]
+pub struct WrittenImage {
+    /// By which registries and container runtimes know it.
+    pub digest: String,
+    /// In bytes, of what is pulled.
+    pub size: u64,
+    /// In bytes, of what is then on the node's disk.
+    pub unpacked: u64,
 }
 
 impl Image {
     /// An empty image. The name is a full one with a tag that is not `latest`: `docker.io/me/app:1`.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), files: Vec::new(), links: Vec::new(), entrypoint: Vec::new() }
+        Self {
+            name: name.into(),
+            directories: BTreeMap::new(),
+            files: BTreeMap::new(),
+            links: BTreeMap::new(),
+            entrypoint: Vec::new(),
+            user: None,
+            labels: BTreeMap::new(),
+            created: None,
+            compressed: false,
+        }
     }
 
     /// Puts a file of this machine into the image.
     #[must_use]
     pub fn file(mut self, path: impl Into<PathBuf>, source: impl Into<PathBuf>) -> Self {
-        self.files.push((path.into(), source.into()));
+        self.files.insert(path.into(), source.into());
         self
     }
 
     /// Puts a symbolic link into the image.
     #[must_use]
     pub fn link(mut self, path: impl Into<PathBuf>, target: impl Into<PathBuf>) -> Self {
-        self.links.push((path.into(), target.into()));
+        self.links.insert(path.into(), target.into());
         self
     }
 
@@ -62,18 +101,65 @@ impl Image {
         self
     }
 
+    /// Says something about the image to those who look at it.
+    #[must_use]
+    pub fn label(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.labels.insert(key.into(), value.into());
+        self
+    }
+
+    /// When it was made, or what it was made of. Nothing is said of this otherwise.
+    #[must_use]
+    pub fn created(mut self, time: impl Into<String>) -> Self {
+        self.created = Some(time.into());
+        self
+    }
+
+    /// Makes it as small as what is pulled should be. An image for this machine's own nodes is made sooner without.
+    #[must_use]
+    pub fn compressed(mut self) -> Self {
+        self.compressed = true;
+        self
+    }
+
     /// An image that runs a program of this machine, with the shared libraries that it needs.
     pub fn of_program(name: impl Into<String>, program: &Path) -> Result<Self> {
         let file_name = program.file_name().with_context(|| format!("{} is no program", program.display()))?;
-        let inside = Path::new("/usr/bin").join(file_name);
+        Self::of_program_at(name, program, &Path::new("/usr/bin").join(file_name)).map(Self::with_temporary_files)
+    }
+
+    /// The image of the operator as it is shipped, of any build of it: the program under all its names, the shared libraries that it
+    /// needs, and nothing else.
+    pub fn of_operator(name: impl Into<String>, program: &Path) -> Result<Self> {
+        let mut image = Self::of_program_at(name, program, Path::new("/usr/bin/claimkeeper"))?;
+        image.user = Some(OPERATOR_USER);
+        Ok(OPERATOR_LINKS
+            .into_iter()
+            .fold(image, |image, link| image.link(Path::new("/usr/bin").join(link), "claimkeeper")))
+    }
+
+    fn of_program_at(name: impl Into<String>, program: &Path, inside: &Path) -> Result<Self> {
         let output = Command::new("ldd").arg(program).output().context("cannot run ldd")?;
         let libraries = String::from_utf8_lossy(&output.stdout);
-        let mut image = Self::new(name).file(&inside, program).entrypoint([inside.display().to_string()]);
+        let missing = libraries.lines().find(|line| line.contains("not found"));
+        ensure!(missing.is_none(), "{} would not start: {}", program.display(), missing.unwrap_or_default().trim());
+        let mut image = Self::new(name).file(inside, program).entrypoint([inside.display().to_string()]);
         // `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x…)`, and the loader itself without an arrow.
         for library in libraries.split_whitespace().filter(|word| word.starts_with('/')) {
             image = image.file(library, library);
         }
         Ok(image)
+    }
+
+    /// Many programs expect a place for these.
+    fn with_temporary_files(mut self) -> Self {
+        self.directories.insert("/tmp".into(), 0o1777);
+        self
+    }
+
+    /// Its files: where they are inside, and which of this machine they are.
+    pub fn files(&self) -> impl Iterator<Item = (&Path, &Path)> {
+        self.files.iter().map(|(path, source)| (path.as_path(), source.as_path()))
     }
 
     /// The image's name.
@@ -85,7 +171,7 @@ impl Image {
     pub(crate) fn busybox(name: &str, busybox: &Path) -> Result<Self> {
         let applets = Command::new(busybox).arg("--list").output().context("cannot run busybox")?;
         let applets = String::from_utf8_lossy(&applets.stdout);
-        let image = Self::new(name).file("/bin/busybox", busybox).entrypoint(["/bin/sh"]);
+        let image = Self::new(name).file("/bin/busybox", busybox).entrypoint(["/bin/sh"]).with_temporary_files();
         Ok(applets
             .lines()
             .filter(|applet| *applet != "busybox")
@@ -97,16 +183,12 @@ impl Image {
     }
 
     /// Writes the image as an OCI archive.
-    pub fn write_archive(&self, path: &Path) -> Result<()> {
+    pub fn write_archive(&self, path: &Path) -> Result<WrittenImage> {
         let layer = self.layer().with_context(|| format!("cannot make the image {}", self.name))?;
-        let layer = Blob::new(LAYER, layer);
-        let config = json!({
-            "architecture": architecture(),
-            "os": "linux",
-            "config": { "Entrypoint": self.entrypoint, "Env": ["PATH=/usr/bin:/bin"] },
-            "rootfs": { "type": "layers", "diff_ids": [layer.digest] },
-        });
-        let config = Blob::new(CONFIG, config.to_string().into_bytes());
+        let unpacked = layer.len() as u64;
+        let diff_id = digest(&layer);
+        let layer = if self.compressed { Blob::new(COMPRESSED_LAYER, gzip(&layer)?) } else { Blob::new(LAYER, layer) };
+        let config = Blob::new(CONFIG, self.config(&diff_id).to_string().into_bytes());
         let manifest = json!({
             "schemaVersion": 2,
             "mediaType": MANIFEST,
@@ -114,9 +196,13 @@ impl Image {
             "layers": [layer.descriptor()],
         });
         let manifest = Blob::new(MANIFEST, manifest.to_string().into_bytes());
+        let tag = self.name.rsplit(':').next().unwrap_or_default();
         let mut entry = manifest.descriptor();
-        entry["annotations"] = json!({ "io.containerd.image.name": self.name });
+        entry["annotations"] =
+            json!({ "io.containerd.image.name": self.name, "org.opencontainers.image.ref.name": tag });
         let index = json!({ "schemaVersion": 2, "manifests": [entry] }).to_string();
+        let size = [&config, &manifest, &layer].iter().map(|blob| blob.content.len() as u64).sum();
+        let written = WrittenImage { digest: manifest.digest.clone(), size, unpacked };
 
         let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
         let mut archive = Builder::new(file);
@@ -126,20 +212,43 @@ impl Image {
             let name = Path::new("blobs").join(blob.digest.replace(':', "/"));
             append(&mut archive, &name, &blob.content, 0o644)?;
         }
-        archive.into_inner()?.flush().with_context(|| format!("cannot write {}", path.display()))
+        archive.into_inner()?.flush().with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(written)
+    }
+
+    fn config(&self, diff_id: &str) -> Value {
+        let mut config = json!({
+            "architecture": architecture(),
+            "os": "linux",
+            "config": { "Entrypoint": self.entrypoint, "Env": ["PATH=/usr/bin:/bin"] },
+            "rootfs": { "type": "layers", "diff_ids": [diff_id] },
+        });
+        if let Some(user) = self.user {
+            config["config"]["User"] = json!(user);
+        }
+        if !self.labels.is_empty() {
+            config["config"]["Labels"] = json!(self.labels);
+        }
+        if let Some(time) = &self.created {
+            config["created"] = json!(time);
+        }
+        config
     }
 
     fn layer(&self) -> Result<Vec<u8>> {
         let mut layer = Builder::new(Vec::new());
-        // Programs expect a place for temporary files.
-        let mut header = Header::new_gnu();
-        header.set_entry_type(EntryType::Directory);
-        header.set_mode(0o1777);
-        header.set_size(0);
-        layer.append_data(&mut header, "tmp/", std::io::empty())?;
+        for (path, mode) in &self.directories {
+            let mut header = Header::new_gnu();
+            header.set_entry_type(EntryType::Directory);
+            header.set_mode(*mode);
+            header.set_size(0);
+            layer.append_data(&mut header, relative(path).join(""), std::io::empty())?;
+        }
         for (path, source) in &self.files {
             let content = fs::read(source).with_context(|| format!("cannot read {}", source.display()))?;
-            append(&mut layer, relative(path), &content, 0o755)?;
+            // Of the source's mode only what matters: the rest is the umask of whoever made it.
+            let is_program = fs::metadata(source)?.permissions().mode() & 0o111 != 0;
+            append(&mut layer, relative(path), &content, if is_program { 0o755 } else { 0o644 })?;
         }
         for (path, target) in &self.links {
             let mut header = Header::new_gnu();
@@ -156,6 +265,17 @@ fn relative(path: &Path) -> &Path {
     path.strip_prefix("/").unwrap_or(path)
 }
 
+fn gzip(content: &[u8]) -> Result<Vec<u8>> {
+    let mut writer = GzBuilder::new().operating_system(ANY_SYSTEM).write(Vec::new(), Compression::best());
+    writer.write_all(content)?;
+    Ok(writer.finish()?)
+}
+
+fn digest(content: &[u8]) -> String {
+    format!("sha256:{:x}", Sha256::digest(content))
+}
+
+/// A header says nothing but what it is told: owner, group and time are 0.
 fn append(archive: &mut Builder<impl Write>, path: &Path, content: &[u8], mode: u32) -> Result<()> {
     let mut header = Header::new_gnu();
     header.set_mode(mode);
@@ -172,8 +292,7 @@ struct Blob {
 
 impl Blob {
     fn new(media_type: &'static str, content: Vec<u8>) -> Self {
-        let digest = format!("sha256:{:x}", Sha256::digest(&content));
-        Self { media_type, content, digest }
+        Self { media_type, digest: digest(&content), content }
     }
 
     fn descriptor(&self) -> Value {

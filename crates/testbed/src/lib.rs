@@ -63,7 +63,7 @@ pub use audit::{AuditLog, AuditedObject, AuditedRequest, AuditedResponse, Audite
 pub use binaries::{Binaries, cache_directory};
 pub use cluster::Cluster;
 pub use control_plane::ControlPlane;
-pub use image::{BUSYBOX, Image};
+pub use image::{BUSYBOX, Image, OPERATOR_LINKS, WrittenImage};
 pub use leash::Leash;
 pub use localdisk::{Content, LOCALDISK, LocalDisks, MODE};
 pub use manifests::{Manifest, manifests};
