@@ -6,6 +6,7 @@ mod cluster;
 mod demo;
 mod deploy;
 mod fuzz;
+mod ship;
 mod storageos;
 mod test;
 
@@ -38,6 +39,10 @@ enum Command {
     /// A StorageOS control plane on this machine, to play with
     #[command(name = "storageos")]
     StorageOs(storageos::Arguments),
+    /// Makes the operator's image and the bill of what is in it
+    Image(ship::image::Arguments),
+    /// Makes everything that a release consists of
+    Release(ship::release::Arguments),
 }
 
 #[tokio::main]
@@ -50,6 +55,8 @@ async fn main() -> ExitCode {
         Command::Fuzz(arguments) => fuzz::run(arguments),
         Command::Cluster(arguments) => cluster::run(arguments).await.map(|()| ExitCode::SUCCESS),
         Command::StorageOs(arguments) => storageos::run(arguments).await.map(|()| ExitCode::SUCCESS),
+        Command::Image(arguments) => ship::image::run(arguments).map(|()| ExitCode::SUCCESS),
+        Command::Release(arguments) => ship::release::run(arguments).map(|()| ExitCode::SUCCESS),
     };
     match outcome {
         Ok(code) => code,

@@ -7,18 +7,17 @@
 use std::{
     collections::BTreeMap,
     fs::{self, File},
-    io::Write,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Command,
 };
 
 use anyhow::{Context, Result, ensure};
-use flate2::{Compression, GzBuilder};
 use futures::future::try_join_all;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use tar::{Builder, EntryType, Header};
+
+use crate::archive::{Archive, compress};
 
 /// The image of every pod's sandbox.
 pub(crate) const PAUSE: &str = "docker.io/testbed/pause:1";
@@ -35,8 +34,6 @@ const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 const COMPRESSED_LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
-/// In the header of gzip: the system that it was made on, which does not matter.
-const ANY_SYSTEM: u8 = 255;
 
 /// An image to be made: its name, its files and what it runs.
 #[derive(Debug, Clone)]
@@ -187,7 +184,8 @@ impl Image {
         let layer = self.layer().with_context(|| format!("cannot make the image {}", self.name))?;
         let unpacked = layer.len() as u64;
         let diff_id = digest(&layer);
-        let layer = if self.compressed { Blob::new(COMPRESSED_LAYER, gzip(&layer)?) } else { Blob::new(LAYER, layer) };
+        let layer =
+            if self.compressed { Blob::new(COMPRESSED_LAYER, compress(&layer)?) } else { Blob::new(LAYER, layer) };
         let config = Blob::new(CONFIG, self.config(&diff_id).to_string().into_bytes());
         let manifest = json!({
             "schemaVersion": 2,
@@ -205,14 +203,13 @@ impl Image {
         let written = WrittenImage { digest: manifest.digest.clone(), size, unpacked };
 
         let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-        let mut archive = Builder::new(file);
-        append(&mut archive, Path::new("oci-layout"), br#"{"imageLayoutVersion":"1.0.0"}"#, 0o644)?;
-        append(&mut archive, Path::new("index.json"), index.as_bytes(), 0o644)?;
+        let mut archive = Archive::new(file);
+        archive.file("oci-layout", br#"{"imageLayoutVersion":"1.0.0"}"#, 0o644)?;
+        archive.file("index.json", index.as_bytes(), 0o644)?;
         for blob in [config, manifest, layer] {
-            let name = Path::new("blobs").join(blob.digest.replace(':', "/"));
-            append(&mut archive, &name, &blob.content, 0o644)?;
+            archive.file(Path::new("blobs").join(blob.digest.replace(':', "/")), &blob.content, 0o644)?;
         }
-        archive.into_inner()?.flush().with_context(|| format!("cannot write {}", path.display()))?;
+        archive.finish().with_context(|| format!("cannot write {}", path.display()))?;
         Ok(written)
     }
 
@@ -236,51 +233,25 @@ impl Image {
     }
 
     fn layer(&self) -> Result<Vec<u8>> {
-        let mut layer = Builder::new(Vec::new());
+        let mut layer = Archive::new(Vec::new());
         for (path, mode) in &self.directories {
-            let mut header = Header::new_gnu();
-            header.set_entry_type(EntryType::Directory);
-            header.set_mode(*mode);
-            header.set_size(0);
-            layer.append_data(&mut header, relative(path).join(""), std::io::empty())?;
+            layer.directory(path, *mode)?;
         }
         for (path, source) in &self.files {
             let content = fs::read(source).with_context(|| format!("cannot read {}", source.display()))?;
             // Of the source's mode only what matters: the rest is the umask of whoever made it.
             let is_program = fs::metadata(source)?.permissions().mode() & 0o111 != 0;
-            append(&mut layer, relative(path), &content, if is_program { 0o755 } else { 0o644 })?;
+            layer.file(path, &content, if is_program { 0o755 } else { 0o644 })?;
         }
         for (path, target) in &self.links {
-            let mut header = Header::new_gnu();
-            header.set_entry_type(EntryType::Symlink);
-            header.set_mode(0o777);
-            header.set_size(0);
-            layer.append_link(&mut header, relative(path), target)?;
+            layer.link(path, target)?;
         }
-        Ok(layer.into_inner()?)
+        layer.finish()
     }
-}
-
-fn relative(path: &Path) -> &Path {
-    path.strip_prefix("/").unwrap_or(path)
-}
-
-fn gzip(content: &[u8]) -> Result<Vec<u8>> {
-    let mut writer = GzBuilder::new().operating_system(ANY_SYSTEM).write(Vec::new(), Compression::best());
-    writer.write_all(content)?;
-    Ok(writer.finish()?)
 }
 
 fn digest(content: &[u8]) -> String {
     format!("sha256:{:x}", Sha256::digest(content))
-}
-
-/// A header says nothing but what it is told: owner, group and time are 0.
-fn append(archive: &mut Builder<impl Write>, path: &Path, content: &[u8], mode: u32) -> Result<()> {
-    let mut header = Header::new_gnu();
-    header.set_mode(mode);
-    header.set_size(content.len() as u64);
-    archive.append_data(&mut header, path, content).with_context(|| format!("cannot add {}", path.display()))
 }
 
 /// A part of an image, known by its hash.
@@ -300,8 +271,8 @@ impl Blob {
     }
 }
 
-/// In the words of Go, which OCI images use.
-fn architecture() -> &'static str {
+/// The architecture of this machine, in the words of Go, which OCI images and downloads use.
+pub fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",

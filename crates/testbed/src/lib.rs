@@ -24,7 +24,7 @@
 //! Where volumes have to be local disks that are lost with their node, [`LocalDisks`] stands in for a CSI driver of such disks.
 //!
 //! Where pods have to run for real, [`Options::real_node`] adds a node with containerd, kubelet and kube-proxy in namespaces of its
-//! own, on machines that allow it ([`real_node_unavailable`]); its images are made of files ([`Image`]). With
+//! own, on machines that allow it ([`real_node_unavailable`]); its images are made of files ([`Image`], [`archive`]). With
 //! [`Options::real_nodes`] there are several, of which [`ControlPlane::lose_node`] takes one away.
 //!
 //! [`storageos`] is the control plane of a storage system, for what keeps its shared volumes reachable, and
@@ -32,6 +32,7 @@
 //!
 //! The programs are built from the Go modules in `controlplane/` and `node/` when they are first needed ([`Binaries`]).
 
+pub mod archive;
 mod audit;
 mod binaries;
 mod chart;
@@ -63,7 +64,7 @@ pub use audit::{AuditLog, AuditedObject, AuditedRequest, AuditedResponse, Audite
 pub use binaries::{Binaries, cache_directory};
 pub use cluster::Cluster;
 pub use control_plane::ControlPlane;
-pub use image::{BUSYBOX, Image, OPERATOR_LINKS, WrittenImage};
+pub use image::{BUSYBOX, Image, OPERATOR_LINKS, WrittenImage, architecture};
 pub use leash::Leash;
 pub use localdisk::{Content, LOCALDISK, LocalDisks, MODE};
 pub use manifests::{Manifest, manifests};
