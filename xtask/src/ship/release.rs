@@ -35,7 +35,9 @@ pub(crate) fn run(Arguments { output }: Arguments) -> Result<()> {
     let output = output_directory(output)?;
     let (program, shipped) = image::build(None, &output)?;
     println!("{shipped}");
-    let files = [tarball(&program, &output)?, chart(&output)?, shipped.archive, shipped.bill];
+    let archive = output.join(format!("{}.tar.gz", platform_name()));
+    write(&archive, &compress(&tarball(&program, &output)?)?)?;
+    let files = [archive, chart(&output)?, shipped.archive, shipped.bill];
     let sums = checksums(&files)?;
     write(&output.join(CHECKSUMS), sums.as_bytes())?;
     println!("\n{sums}");
@@ -57,7 +59,7 @@ pub(super) fn checksums(files: &[PathBuf]) -> Result<String> {
 }
 
 /// For people who run the program themselves: all of it below a directory that can be unpacked over `/usr/local`.
-pub(super) fn tarball(program: &Path, output: &Path) -> Result<PathBuf> {
+pub(super) fn tarball(program: &Path, output: &Path) -> Result<Vec<u8>> {
     let top = PathBuf::from(platform_name());
     let mut archive = Archive::new(Vec::new());
     archive.file(top.join("bin/claimkeeper"), &read(program)?, 0o755)?;
@@ -77,9 +79,7 @@ pub(super) fn tarball(program: &Path, output: &Path) -> Result<PathBuf> {
         let content = read(&build::workspace()?.join(document))?;
         archive.file(top.join("share/doc/claimkeeper").join(document), &content, 0o644)?;
     }
-    let path = output.join(format!("{}.tar.gz", platform_name()));
-    write(&path, &compress(&archive.finish()?)?)?;
-    Ok(path)
+    archive.finish()
 }
 
 /// What the program prints.
