@@ -272,6 +272,7 @@ impl Blob {
 }
 
 /// The architecture of this machine, in the words of Go, which OCI images and downloads use.
+#[must_use]
 pub fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
