@@ -1,5 +1,5 @@
 //! The whole way of an administrator, on a real node: the image, `helm install`, pods that use every feature, `helm upgrade` and `helm
-//! uninstall`, after which nothing is left but what users made, and what the operator noted for itself in its own namespace.
+//! uninstall`, after which nothing is left but what users made.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers are tests too
 
@@ -37,6 +37,6 @@ async fn the_image_is_installed_used_upgraded_and_removed() -> Result<()> {
     place.users_are_served("after").await?;
 
     place.helm(&["uninstall", RELEASE]).await?;
-    place.until_only_its_own_records_are_left_since(&before).await?;
+    place.until_nothing_is_left_since(&before).await?;
     place.nobody_is_asked_about_claims().await
 }
