@@ -82,7 +82,7 @@ pub(super) fn make(program: &Path, name: Option<String>, source: &Source, output
         image = image.created(time.to_string());
     }
     let libraries = debian::packages(image.files().filter(|(_, source)| *source != program))?;
-    for license in libraries.iter().filter_map(|library| library.license()) {
+    for license in libraries.iter().filter_map(debian::Package::license) {
         image = image.file(&license, &license);
     }
 

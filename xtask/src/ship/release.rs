@@ -55,7 +55,7 @@ pub(super) fn checksums(files: &[PathBuf]) -> Result<String> {
         lines.push((name.into_owned(), sha256(&read(file)?)));
     }
     lines.sort();
-    Ok(lines.into_iter().map(|(name, sum)| format!("{sum}  {name}\n")).collect())
+    Ok(lines.into_iter().fold(String::new(), |text, (name, sum)| text + &sum + "  " + &name + "\n"))
 }
 
 /// For people who run the program themselves: all of it below a directory that can be unpacked over `/usr/local`.

@@ -1,4 +1,4 @@
-//! The bill of materials, in the format of CycloneDX: what those need who ask whether a new weakness concerns us.
+//! The bill of materials, in the format of `CycloneDX`: what those need who ask whether a new weakness concerns us.
 //!
 //! Cargo's own tree tells which packages are in the program, and which only helped to build or test it: those that generate code while
 //! it is compiled, those of other systems and those of features that are off are not in it. `Cargo.lock` has their checksums.
