@@ -12,7 +12,7 @@ use kube::{
     api::{DeleteParams, PostParams},
 };
 use serde_json::{Value, json};
-use testbed::{Service, eventually};
+use testbed::{Cluster, Service, eventually};
 use tokio::time::timeout;
 
 use crate::home::{Home, Prepared, Replica, ask};
@@ -23,11 +23,11 @@ pub(crate) const REFUSAL: &str =
 
 /// An address that API servers do not take for their own machine's, so that they ask over HTTP/1.1 as they do through a Service;
 /// the kernel knows better.
-const HOST: &str = "0.0.0.0";
+pub(crate) const HOST: &str = "0.0.0.0";
 
 /// A release in a namespace of its own, and the shop whose claims it judges.
 pub(crate) struct Scene {
-    home: Home,
+    pub(crate) home: Home,
     pub(crate) shop: Home,
     pub(crate) service: Service,
     pub(crate) class: String,
@@ -35,7 +35,11 @@ pub(crate) struct Scene {
 
 impl Scene {
     pub(crate) async fn open(prefix: &str, lag: Duration) -> Result<Self> {
-        let home = Home::on(testbed::shared().await?, prefix).await?;
+        Self::on(testbed::shared().await?, prefix, lag).await
+    }
+
+    pub(crate) async fn on(cluster: Cluster, prefix: &str, lag: Duration) -> Result<Self> {
+        let home = Home::on(cluster, prefix).await?;
         let shop = Home::on(home.cluster.clone(), &format!("{prefix}-shop")).await?;
         let class = format!("local-{}", shop.namespace);
         let local = json!({"metadata": {"name": class}, "provisioner": "localdisk.csi.acstor.io"});
