@@ -133,18 +133,21 @@ impl Stage {
         within(Duration::from_mins(2), "another replica to lead", async || {
             let lease = self.scene.home.leases.get("shared").await?.spec.unwrap_or_default();
             let holder = lease.holder_identity.unwrap_or_default();
-            let time = |time: Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime>| {
-                time.map(|time| Timestamp::from_nanosecond(time.0.as_nanosecond())).transpose()
-            };
             if holder.is_empty() || old.user.ends_with(&format!(":{holder}")) {
-                last_renewal = time(lease.renew_time)?;
+                last_renewal = lease.renew_time.map(|time| time.0);
                 anyhow::bail!("{holder:?} leads");
             }
-            let acquired = time(lease.acquire_time)?.context("it does not say when it was taken")?;
+            let acquired = lease.acquire_time.context("it does not say when it was taken")?.0;
             // Quicker than we could look: then it was renewed a moment ago.
             Ok(Taken { renewed: last_renewal.unwrap_or(acquired), acquired })
         })
         .await
+    }
+
+    /// When whoever leads now began to.
+    pub(crate) async fn led_since(&self) -> Result<Timestamp> {
+        let lease = self.scene.home.leases.get("shared").await?.spec.unwrap_or_default();
+        Ok(lease.acquire_time.context("nobody leads")?.0)
     }
 
     /// How often the lease has passed on.

@@ -193,7 +193,7 @@ impl Bound {
 }
 
 /// Both classes, and the namespace for claims and pods.
-async fn create_classes(client: &Client) -> Result<()> {
+pub(crate) async fn create_classes(client: &Client) -> Result<()> {
     pods::create_namespace(client, NAMESPACE).await?;
     for (name, provisioner) in [(LOCAL, DRIVER), (FOREIGN, FOREIGN_DRIVER)] {
         let class: StorageClass =

@@ -1,6 +1,7 @@
 //! Resident memory of the operator beside programs that do the same and have the same objects to look at.
 
 mod ephemeral;
+mod idle;
 mod local;
 
 use std::{fmt, time::Duration};
@@ -34,6 +35,8 @@ enum Part {
     Ephemeral,
     /// Pods with local volumes, on many nodes
     Local,
+    /// Little of everything, with all features
+    Idle,
 }
 
 impl fmt::Display for Part {
@@ -52,6 +55,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<()> {
         match part {
             Part::Ephemeral => ephemeral::run(&arguments).await?,
             Part::Local => local::run(&arguments).await?,
+            Part::Idle => idle::run(&arguments).await?,
         }
     }
     Ok(())
