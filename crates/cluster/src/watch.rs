@@ -161,7 +161,8 @@ async fn watch_until_refused<T: Slim>(
 ) -> watcher::Error {
     let pauses = backon::ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(200))
-        .with_max_delay(LONGEST_PAUSE)
+        // The jitter adds up to as much again.
+        .with_max_delay(LONGEST_PAUSE / 2)
         .with_jitter()
         .without_max_times();
     let mut events = pin!(watcher::watcher(api, config).backoff(ExponentialBackoff::from(pauses)));
