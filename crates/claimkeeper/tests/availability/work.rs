@@ -42,7 +42,7 @@ const REPORTER: &str = "claimkeeper.dev/claimkeeper";
 pub(crate) struct Work {
     shop: Shop,
     made: Arc<Mutex<Vec<Made>>>,
-    stop: CancellationToken,
+    enough: CancellationToken,
     load: JoinHandle<Result<()>>,
 }
 
@@ -78,9 +78,9 @@ impl Work {
             ephemeral_claim: stage.scene.claim_spec(),
         };
         shop.furnish().await?;
-        let (made, stop) = (Arc::<Mutex<Vec<Made>>>::default(), CancellationToken::new());
-        let load = tokio::spawn(load(shop.clone(), Arc::clone(&made), stop.clone()));
-        Ok(Self { shop, made, stop, load })
+        let (made, enough) = (Arc::<Mutex<Vec<Made>>>::default(), CancellationToken::new());
+        let load = tokio::spawn(load(shop.clone(), Arc::clone(&made), enough.clone()));
+        Ok(Self { shop, made, enough, load })
     }
 
     fn count(&self) -> usize {
@@ -127,7 +127,7 @@ impl Work {
 
     /// Asks for no more, and makes sure that all was done, and once.
     pub(crate) async fn end(self, stage: &Stage) -> Result<()> {
-        self.stop.cancel();
+        self.enough.cancel();
         self.load.await??;
         let made = self.made.lock().unwrap().clone();
         within(PATIENCE, "every claim and volume", async || self.shop.expect_all(&made).await).await?;
@@ -140,12 +140,12 @@ impl Work {
     }
 }
 
-async fn load(shop: Shop, made: Arc<Mutex<Vec<Made>>>, stop: CancellationToken) -> Result<()> {
+async fn load(shop: Shop, made: Arc<Mutex<Vec<Made>>>, enough: CancellationToken) -> Result<()> {
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for number in 0_usize.. {
         ticks.tick().await;
-        if stop.is_cancelled() {
+        if enough.is_cancelled() {
             break;
         }
         let name = format!("build-{number}");
@@ -283,18 +283,16 @@ impl Shop {
     fn expect_once(&self, made: &[Made]) -> Result<Vec<String>> {
         let asked: BTreeSet<String> = made.iter().flat_map(Made::claims).collect();
         let claims = self.audit.clone().namespace(&self.namespace).resource("persistentvolumeclaims");
-        let creations = self.by_replicas(claims.clone().verb("create"))?;
+        let creations = self.by_replicas(&claims.clone().verb("create"))?;
         let counted = count(&creations);
-        ensure!(counted.values().all(|times| *times == 1), "claims were made more than once: {counted:?}");
-        ensure!(
-            counted.keys().all(|claim| asked.contains(claim)),
-            "claims were made that nobody asked for: {counted:?}"
-        );
+        ensure!(counted.values().all(|times| *times == 1), "claims were made again: {:?}", again(&counted));
+        let unasked = counted.keys().find(|claim| !asked.contains(*claim));
+        ensure!(unasked.is_none(), "nobody asked for the claim {unasked:?}");
         let deletions =
             claims.clone().verb("delete").requests()?.len() + claims.verb("deletecollection").requests()?.len();
         ensure!(deletions == 0, "claims were deleted {deletions} times");
-        let releases = count(&self.by_replicas(self.audit.clone().resource("persistentvolumes").verb("patch"))?);
-        ensure!(releases.values().all(|times| *times == 1), "volumes were released more than once: {releases:?}");
+        let releases = count(&self.by_replicas(&self.audit.clone().resource("persistentvolumes").verb("patch"))?);
+        ensure!(releases.values().all(|times| *times == 1), "volumes were released again: {:?}", again(&releases));
         let users = creations.iter().map(|request| request.user.username.trim_start_matches(&self.replicas).to_owned());
         let mut writers: Vec<String> = users.collect();
         writers.dedup();
@@ -302,7 +300,7 @@ impl Shop {
     }
 
     /// What replicas did, in the order in which they asked for it.
-    fn by_replicas(&self, log: AuditLog) -> Result<Vec<AuditedRequest>> {
+    fn by_replicas(&self, log: &AuditLog) -> Result<Vec<AuditedRequest>> {
         let mut requests = log.requests()?;
         requests.retain(|request| is_done(request) && request.user.username.starts_with(&self.replicas));
         requests.sort_by_key(|request| request.request_received_timestamp);
@@ -344,4 +342,8 @@ fn count(requests: &[AuditedRequest]) -> BTreeMap<String, usize> {
         *counted.entry(object.name.clone()).or_default() += 1;
     }
     counted
+}
+
+fn again(counted: &BTreeMap<String, usize>) -> Vec<(&String, &usize)> {
+    counted.iter().filter(|(_, times)| **times > 1).collect()
 }
