@@ -38,6 +38,9 @@ const RETRY: Duration = Duration::from_millis(100);
 
 const REPORTER: &str = "claimkeeper.dev/claimkeeper";
 
+/// What is told where a machine is too slow for the limits of requests, which is not what happens here.
+const TOO_SLOW: [&str; 2] = ["overloaded or cannot be reached", "cannot be read, so that the pod is not kept with it"];
+
 /// The load, until it is told to end.
 pub(crate) struct Work {
     shop: Shop,
@@ -321,7 +324,8 @@ impl Shop {
             let events: Api<Event> = Api::namespaced(self.client.clone(), namespace);
             let ours = ListParams::default().fields(&format!("reportingController={REPORTER},type=Warning"));
             let told = events.list(&ours).await?.into_iter();
-            warnings.extend(told.map(|event| format!("{:?}: {:?}", event.reason, event.note)));
+            let told = told.map(|event| [event.reason, event.note].map(Option::unwrap_or_default).join(": "));
+            warnings.extend(told.filter(|told| !TOO_SLOW.iter().any(|words| told.contains(words))));
         }
         Ok(warnings)
     }
