@@ -44,6 +44,8 @@ pub struct Cluster {
 #[derive(Debug, Serialize, Deserialize)]
 struct Description {
     url: String,
+    /// Where the store listens, for who asks it directly.
+    store: String,
     directory: PathBuf,
     admin_kubeconfig: PathBuf,
     controlplane: PathBuf,
@@ -58,6 +60,7 @@ impl Cluster {
     pub(crate) fn describe(layout: &Layout, binaries: &Binaries, nodes: Option<&RealNodes>) -> Result<Self> {
         let description = Description {
             url: layout.url(),
+            store: layout.store(),
             directory: layout.directory.clone(),
             admin_kubeconfig: layout.file("kubeconfigs/admin.kubeconfig"),
             controlplane: binaries.controlplane(),
@@ -86,6 +89,10 @@ impl Cluster {
     #[must_use]
     pub fn url(&self) -> &str {
         &self.description.url
+    }
+
+    pub(crate) fn store(&self) -> &str {
+        &self.description.store
     }
 
     /// The run directory: logs, certificates, kubeconfigs and, in `bin/`, `kubectl` and `helm`.

@@ -130,6 +130,10 @@ impl Layout {
         format!("https://127.0.0.1:{}", self.ports.apiserver.number())
     }
 
+    pub(crate) fn store(&self) -> String {
+        format!("127.0.0.1:{}", self.ports.etcd.number())
+    }
+
     /// How to start the components that the options ask for.
     pub(crate) fn launches(&self, options: &Options, binaries: &Binaries, nodes: Option<&RealNodes>) -> Vec<Launch> {
         let launch = |component: Component, flags: Vec<String>| Launch {

@@ -39,6 +39,7 @@ mod chart;
 mod cluster;
 mod control_plane;
 mod flags;
+mod history;
 mod image;
 mod kubeconfig;
 mod leash;
@@ -64,6 +65,7 @@ pub use audit::{AuditLog, AuditedObject, AuditedRequest, AuditedResponse, Audite
 pub use binaries::{Binaries, cache_directory};
 pub use cluster::Cluster;
 pub use control_plane::ControlPlane;
+pub use history::{History, Revision};
 pub use image::{BUSYBOX, Image, OPERATOR_LINKS, WrittenImage, architecture};
 pub use leash::Leash;
 pub use localdisk::{Content, LOCALDISK, LocalDisks, MODE};

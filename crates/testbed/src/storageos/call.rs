@@ -110,6 +110,8 @@ pub struct Request {
     pub user_agent: Option<String>,
     /// What came with it, if it was JSON.
     pub body: Option<Value>,
+    /// Of how many volumes a whole answer has told.
+    pub told: usize,
 }
 
 impl Request {
@@ -127,6 +129,7 @@ impl Request {
             token: call.token.clone(),
             user_agent: call.user_agent.clone(),
             body,
+            told: 0,
         }
     }
 }

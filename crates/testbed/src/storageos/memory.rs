@@ -41,10 +41,10 @@ impl Memory {
         self.forgotten + self.requests.len() as u64 - 1
     }
 
-    pub(super) fn answered(&mut self, number: u64, status: Option<u16>) {
+    pub(super) fn answered(&mut self, number: u64, status: Option<u16>, told: usize) {
         let index = number.checked_sub(self.forgotten).and_then(|index| usize::try_from(index).ok());
         if let Some(request) = index.and_then(|index| self.requests.get_mut(index)) {
-            request.status = status;
+            (request.status, request.told) = (status, told);
             request.took = Duration::try_from(Timestamp::now().duration_since(request.at)).ok();
         }
     }

@@ -238,7 +238,7 @@ impl Store {
     /// Notes how a request was answered, or that it was not.
     pub(super) fn answered(&self, number: u64, status: Option<u16>, told: &[(String, Option<String>)]) {
         let mut memory = self.memory.lock();
-        memory.answered(number, status);
+        memory.answered(number, status, told.len());
         for (volume, endpoint) in told {
             memory.told(volume, endpoint.as_deref());
         }
