@@ -133,11 +133,7 @@ struct Entry {
     value: String,
 }
 
-async fn listen(
-    mut stream: BufReader<TcpStream>,
-    prefix: String,
-    revisions: Arc<Mutex<Vec<Revision>>>,
-) -> Result<()> {
+async fn listen(mut stream: BufReader<TcpStream>, prefix: String, revisions: Arc<Mutex<Vec<Revision>>>) -> Result<()> {
     let mut line = String::new();
     while stream.read_line(&mut line).await? > 0 {
         let message: Message =
