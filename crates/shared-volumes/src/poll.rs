@@ -139,7 +139,7 @@ impl SharedVolumes {
         drop(said);
         let mut changed = Vec::new();
         for volume in listed.volumes {
-            changed.extend(self.state.lock().told(volume, asked));
+            changed.extend(self.state.lock().told(volume, asked, Instant::now()));
         }
         self.enqueue(changed, round);
     }
@@ -167,8 +167,8 @@ impl SharedVolumes {
         let looks = missing.into_iter().map(|volume| async move {
             let asked = Instant::now();
             match self.source.look(&volume).await {
-                Ok(Some(found)) => self.state.lock().told(found, asked),
-                Ok(None) => self.state.lock().gone(&volume.id, asked),
+                Ok(Some(found)) => self.state.lock().told(found, asked, Instant::now()),
+                Ok(None) => self.state.lock().gone(&volume.id, asked, Instant::now()),
                 Err(error) => {
                     tracing::debug!(feature = "shared-volumes", volume = %volume.id, "missing, but maybe not gone: {error}");
                     Vec::new()

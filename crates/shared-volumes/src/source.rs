@@ -32,7 +32,7 @@ pub struct SharedVolume {
 pub struct Home {
     /// Its name.
     pub name: Arc<str>,
-    /// When it was asked for: of two answers about a volume the one counts that was asked for later.
+    /// When it was asked for them: what it tells may be as old as that.
     pub asked: Instant,
     /// What could be read of it.
     pub volumes: Result<Listed, SourceError>,

@@ -152,27 +152,28 @@ impl State {
         self.busy.remove(id).is_some_and(|busy| busy.again)
     }
 
-    /// The source told of a volume, when it was asked at this time. Returns the volumes about which something else may be decided
-    /// now: none if it is old news.
-    pub(crate) fn told(&mut self, volume: SharedVolume, asked: Instant) -> Vec<VolumeKey> {
+    /// The source told of a volume, when it was asked at that time. Returns the volumes about which something else may be decided
+    /// now: none if it may be old news.
+    pub(crate) fn told(&mut self, volume: SharedVolume, asked: Instant, now: Instant) -> Vec<VolumeKey> {
         let id = Arc::clone(&volume.id);
         if let Some(entry) = self.volumes.get_mut(&id) {
+            // Lists and looks overtake each other. Which of two is the newer one is known only if it was asked for after the other
+            // had been heard; the next list is.
             if asked < entry.heard {
                 return Vec::new();
             }
-            entry.heard = asked;
+            entry.heard = now;
             if *entry.volume == volume && !entry.gone {
                 return Vec::new();
             }
         }
-        let now = Instant::now();
         let known = self.volumes.get(&id);
         let moved = known.is_none_or(|entry| entry.volume.endpoint != volume.endpoint || entry.gone);
         let mut affected = self.rivals(&id);
         self.forget_indexes(&id);
         self.remember_indexes(&volume);
         let volume = Arc::new(volume);
-        let entry = self.volumes.entry(Arc::clone(&id)).or_insert_with(|| Entry::new(Arc::clone(&volume), asked, now));
+        let entry = self.volumes.entry(Arc::clone(&id)).or_insert_with(|| Entry::new(Arc::clone(&volume), now));
         if moved {
             (entry.since, entry.moving) = (now, entry.service.is_some());
         }
@@ -182,11 +183,11 @@ impl State {
         self.keys(&affected)
     }
 
-    /// The source said that a volume is gone, when it was asked at this time.
-    pub(crate) fn gone(&mut self, id: &str, asked: Instant) -> Vec<VolumeKey> {
+    /// The source said that a volume is gone, when it was asked at that time.
+    pub(crate) fn gone(&mut self, id: &str, asked: Instant, now: Instant) -> Vec<VolumeKey> {
         let mut affected = self.rivals(id);
         let Some(entry) = self.volumes.get_mut(id).filter(|entry| entry.heard < asked) else { return Vec::new() };
-        (entry.heard, entry.gone, entry.failures) = (asked, true, 0);
+        (entry.gone, entry.heard, entry.failures) = (true, now, 0);
         let volume = Arc::clone(&entry.volume);
         if let Some(endpoint) = volume.endpoint.as_deref().and_then(endpoint::parse) {
             remove(&mut self.by_endpoint, &endpoint, id);
@@ -347,11 +348,11 @@ impl State {
 }
 
 impl Entry {
-    fn new(volume: Arc<SharedVolume>, asked: Instant, now: Instant) -> Self {
+    fn new(volume: Arc<SharedVolume>, now: Instant) -> Self {
         Self {
             volume,
             gone: false,
-            heard: asked,
+            heard: now,
             since: now,
             moving: false,
             verified: None,

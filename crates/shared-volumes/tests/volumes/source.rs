@@ -15,7 +15,7 @@ use testbed::{
     storageos::{Fault, Route, TokenHeader},
 };
 
-use crate::room::Room;
+use crate::{conflict::Witness, room::Room};
 
 const HERE: &str = "10.1.0.4:25705";
 const THERE: &str = "10.1.0.5:25799";
@@ -107,6 +107,35 @@ async fn a_namespace_or_a_list_that_comes_back_empty_is_not_believed_without_ask
         room.server.clear_fault(empty);
     }
     assert!(room.server.requests_to(Route::Volume).len() > 1, "nobody asked");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_answer_that_was_overtaken_by_a_newer_one_leads_nobody_back() -> Result<()> {
+    let room = Room::open("overtaken").await?;
+    let (files, _) = room.published("files", HERE).await?;
+    let witness = Witness::watch(&room);
+    // One list does not show the volume, so that it is asked for; that answer is late, and lists go on meanwhile.
+    let looks = || room.server.requests_to(Route::Volume);
+    let before = looks().len();
+    room.server.fault(Fault::hold(Duration::from_secs(2)).on(Route::Volume).times(1));
+    room.server.fault(Fault::body("[]").on(Route::Volumes).namespace(&room.namespace).times(1));
+    eventually("the volume to be asked for", async || {
+        ensure!(looks().len() > before, "not yet");
+        Ok(())
+    })
+    .await?;
+    room.server.failover(&files, THERE)?;
+    room.until_leads("files", Some(THERE)).await?;
+    eventually("the late answer", async || {
+        ensure!(looks()[before].status.is_some(), "not yet");
+        Ok(())
+    })
+    .await?;
+    room.after_polls(3).await?;
+    let seen = witness.until("the new server", |slices| slices["files-nfs-ipv4"] == [THERE]).await?;
+    let mut then = seen.iter().filter_map(|slices| slices.get("files-nfs-ipv4")).skip_while(|led| **led != [THERE]);
+    assert!(then.all(|led| *led == [THERE]), "it was led back: {seen:?}");
     Ok(())
 }
 
