@@ -27,6 +27,9 @@ use crate::{
 
 impl SharedVolumes {
     pub(crate) async fn serve(&self, view: &View, endpoint: SocketAddr) -> Result<Outcome, Failure> {
+        if let Some(entry) = self.state.lock().entry(&view.volume.id) {
+            entry.closed = false;
+        }
         self.redirect(view, endpoint).await?;
         let (seen, claim) = self.claim(&view.volume).await?;
         let decision = self.decide(view, seen);

@@ -73,6 +73,8 @@ pub(crate) struct Entry {
     /// Whether its address led elsewhere when it was told so, and has not been changed since.
     pub(crate) moving: bool,
     pub(crate) verified: Option<Verified>,
+    /// Whether everything of it was read and led nowhere, and it has not been served since.
+    pub(crate) closed: bool,
     /// The Service that it was verified with last.
     pub(crate) service: Option<ObjectKey>,
     pub(crate) failures: u32,
@@ -356,6 +358,7 @@ impl Entry {
             since: now,
             moving: false,
             verified: None,
+            closed: false,
             service: None,
             failures: 0,
             told: None,

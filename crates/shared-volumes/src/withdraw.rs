@@ -20,7 +20,10 @@ impl SharedVolumes {
     /// Lets every address of a volume lead nowhere. Whether any of them led somewhere.
     pub(crate) async fn close(&self, view: &View) -> Result<bool, Failure> {
         let id = &view.volume.id;
-        let wrote = !self.state.lock().leads.of(id).is_empty();
+        let (wrote, closed) = {
+            let mut state = self.state.lock();
+            (!state.leads.of(id).is_empty(), state.entry(id).is_some_and(|entry| entry.closed))
+        };
         let led = self.close_slices(id).await? || wrote;
         let mut services = self.caches.services_of(id);
         if wrote && let Some(claim) = &view.volume.claim {
@@ -30,11 +33,15 @@ impl SharedVolumes {
             services.extend(live.filter(|live| services.iter().all(|known| known.key != live.key)).map(Arc::new));
         }
         for service in &services {
-            if led || self.way(view, service, None).action != way::Action::Settled {
+            // Whoever closed its slices may not have come as far as its Endpoints object.
+            if led || !closed || self.way(view, service, None).action != way::Action::Settled {
                 self.lead(view, Arc::clone(service), None, None).await?;
             }
         }
         self.leads(id, None);
+        if let Some(entry) = self.state.lock().entry(id) {
+            entry.closed = true;
+        }
         Ok(led)
     }
 

@@ -2,10 +2,16 @@
 //! made of it.
 
 use anyhow::{Result, ensure};
-use kube::{ResourceExt, api::PostParams};
+use kube::{
+    ResourceExt,
+    api::{Patch, PatchParams, PostParams},
+};
 use serde_json::{Value, json};
 use shared_volumes::{Settings, names::VOLUME_ID};
-use testbed::{eventually, storageos::MOUNT_ENDPOINT};
+use testbed::{
+    eventually,
+    storageos::{Endpoint, MOUNT_ENDPOINT},
+};
 
 use crate::{
     conflict::{Slices, Witness},
@@ -139,4 +145,23 @@ async fn a_restart_finishes_what_was_begun() -> Result<()> {
     let address = room.until_published(&id).await?;
     assert_eq!(address, format!("{}:2049", room.cluster_ip("files").await?));
     Ok(())
+}
+
+#[tokio::test]
+async fn a_restart_finishes_what_was_half_withdrawn() -> Result<()> {
+    let mut room = Room::open("half-withdrawn").await?;
+    let (id, _) = room.published("files", HERE).await?;
+    room.kill();
+    room.server.failover(&id, Endpoint::Null)?;
+    // It was killed between the slice and the Endpoints object.
+    let shut = json!({"endpoints": [{"addresses": ["10.1.0.4"], "conditions": {"ready": false, "serving": false}}]});
+    room.slices.patch("files-nfs-ipv4", &PatchParams::default(), &Patch::Merge(shut)).await?;
+    let (settings, source) = (room.defaults(), room.source());
+    room.enter(settings, source).await?;
+    eventually("the Endpoints object to lead nowhere", async || {
+        let subsets = room.endpoints.get("files").await?.subsets.unwrap_or_default();
+        ensure!(subsets.iter().all(|subset| subset.addresses.is_none()), "{subsets:?}");
+        Ok(())
+    })
+    .await
 }
