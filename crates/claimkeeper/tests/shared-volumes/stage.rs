@@ -258,9 +258,10 @@ impl Stage {
                 .collect();
             let written: Vec<String> = of(&endpoints).iter().flat_map(endpoints_lead_to).collect();
             let published: Vec<String> = self.server.published(id)?.into_iter().collect();
-            // Of a volume whose server was never seen there is nothing.
-            let is_new = place.is_empty() && addresses.is_empty() && published.is_empty();
-            if !is_new && (led != place || written != place || addresses.len() != 1 || addresses != published) {
+            // Of a volume whose server was never seen there is nothing, and nothing is published that leads nowhere.
+            let is_waiting = place.is_empty() && published.is_empty();
+            let addressed = addresses.len() == 1 && addresses == published;
+            if led != place || written != place || !(addressed || is_waiting) {
                 wrong.push(format!(
                     "{claim} ({id}): its server is at {place:?}; slices lead to {led:?}, Endpoints to {written:?}; its address is \
                      {addresses:?}, published is {published:?}"
