@@ -158,7 +158,7 @@ impl Side {
     pub(crate) async fn go_back(&self) -> Result<()> {
         let document = fs::read_to_string(DOCUMENT)?;
         let (_, section) = document.split_once("### Going back").context("nothing is said about going back")?;
-        let commands = section.split("```").nth(1).and_then(|block| block.strip_prefix("sh\n"));
+        let commands = section.split("```").nth(1).and_then(|block| block.strip_prefix("bash\n"));
         self.home.run_as_administrator(commands.context("it has no commands")?).await
     }
 
