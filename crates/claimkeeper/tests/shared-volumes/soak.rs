@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use rand::RngExt;
+use rand::{RngExt, seq::IndexedRandom};
 use testbed::Component;
 use tokio::{sync::Mutex, time::sleep};
 
@@ -134,10 +134,12 @@ async fn step(stage: &mut Stage, script: &mut Script, trouble: Trouble) -> Resul
             }
         }
         Trouble::DeletedServices => {
-            for _ in 0..3 {
-                stage.delete_service(script.random().random_range(0..volumes / 2) * 2 + 1).await?;
-            }
             stage.apply(&moves)?;
+            let served: Vec<usize> =
+                (0..volumes / 2).map(|n| n * 2 + 1).filter(|n| script.place(*n).is_some()).collect();
+            for number in served.sample(script.random(), 3) {
+                stage.replace_service(*number).await?;
+            }
         }
         Trouble::KilledOperator => {
             stage.apply(&moves)?;

@@ -38,7 +38,7 @@ const POLL: Duration = Duration::from_millis(200);
 const HEARD: Duration = Duration::from_millis(1500);
 
 /// Everything may have failed at once, on a machine that is busy: pauses between two tries add up.
-const SETTLED: Duration = Duration::from_mins(2);
+const SETTLED: Duration = Duration::from_mins(5);
 
 /// How late an operator may be with what it knows.
 const SLACK: SignedDuration = SignedDuration::from_millis(1200);
@@ -214,18 +214,22 @@ impl Stage {
         Ok(())
     }
 
-    /// Somebody deletes the Service of a volume, if its address is written down.
-    pub(crate) async fn delete_service(&self, number: usize) -> Result<bool> {
+    /// Somebody deletes the Service of a volume, if its address is written down; waits until there is another one. (An API server that
+    /// is killed meanwhile may take the address for given.)
+    pub(crate) async fn replace_service(&self, number: usize) -> Result<()> {
         let Shared { namespace, claim, .. } = &self.volumes[number];
         if self.server.published(self.id(number)?)?.is_none() {
-            return Ok(false);
+            return Ok(());
         }
         let services: Api<Service> = Api::namespaced(self.client.clone(), namespace);
-        let found = services.get_opt(claim).await?.is_some();
-        if found {
-            services.delete(claim, &DeleteParams::default()).await?;
-        }
-        Ok(found)
+        let Some(before) = services.get_opt(claim).await? else { return Ok(()) };
+        services.delete(claim, &DeleteParams::default()).await?;
+        within(SETTLED, "another Service", async || {
+            let after = services.get(claim).await?;
+            ensure!(after.uid() != before.uid(), "it is still there");
+            Ok(())
+        })
+        .await
     }
 
     /// Waits until every volume is as it should be.
@@ -260,8 +264,8 @@ impl Stage {
             let published: Vec<String> = self.server.published(id)?.into_iter().collect();
             // Of a volume whose server was never seen there is nothing, and nothing is published that leads nowhere.
             let is_waiting = place.is_empty() && published.is_empty();
-            let addressed = addresses.len() == 1 && addresses == published;
-            if led != place || written != place || !(addressed || is_waiting) {
+            let is_published = addresses.len() == 1 && addresses == published;
+            if led != place || written != place || !(is_published || is_waiting) {
                 wrong.push(format!(
                     "{claim} ({id}): its server is at {place:?}; slices lead to {led:?}, Endpoints to {written:?}; its address is \
                      {addresses:?}, published is {published:?}"

@@ -103,12 +103,11 @@ impl<'a> Judge<'a> {
     fn redirected(&mut self, index: usize, place: &str, revision: &Revision, told: &str) {
         let volume = &self.record.volumes[index];
         let rest = &volume.past[self.progress[index]..];
-        match rest.iter().position(|at| at.as_deref() == Some(place)) {
-            Some(further) => self.progress[index] += further,
-            None => {
-                let now = &volume.past[self.progress[index]];
-                self.wrong.push(format!("{told}, but its server was never there after {now:?}: {:?}", volume.past));
-            }
+        if let Some(further) = rest.iter().position(|at| at.as_deref() == Some(place)) {
+            self.progress[index] += further;
+        } else {
+            let now = &volume.past[self.progress[index]];
+            self.wrong.push(format!("{told}, but its server was never there after {now:?}: {:?}", volume.past));
         }
         let was_told = |report: &&Report| report.endpoint.as_deref() == Some(place) && report.first <= revision.heard;
         if volume.reports.iter().filter(was_told).count() == 0 {
