@@ -16,6 +16,7 @@ mod provisioner;
 mod releaser;
 mod report;
 mod sample;
+mod shared_volumes;
 
 use anyhow::Result;
 
@@ -29,6 +30,8 @@ pub(crate) enum Bench {
     Provisioner(provisioner::Arguments),
     /// Retained volumes: how fast they are released, at what cost
     Releaser(releaser::Arguments),
+    /// Shared volumes: how soon they are published and follow their servers, at what cost
+    SharedVolumes(shared_volumes::Arguments),
     /// Admission requests: how many, how soon, at what cost
     Admission(admission::Arguments),
     /// The server that answers constant bytes in the admission bench
@@ -48,6 +51,7 @@ pub(crate) async fn run(bench: Bench) -> Result<()> {
         Bench::Ephemeral(arguments) => ephemeral::run(arguments).await,
         Bench::Provisioner(arguments) => provisioner::run(arguments).await,
         Bench::Releaser(arguments) => releaser::run(arguments).await,
+        Bench::SharedVolumes(arguments) => shared_volumes::run(arguments).await,
         Bench::Admission(arguments) => admission::run(arguments).await,
         Bench::AdmissionFloor(arguments) => admission::floor::run(arguments).await,
         Bench::AdmissionLoad(arguments) => admission::load::run(arguments).await,

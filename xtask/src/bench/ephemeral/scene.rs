@@ -98,7 +98,7 @@ impl Scene {
     }
 
     /// Waits until API server and etcd have nothing to do.
-    async fn calm(&self) -> Result<()> {
+    pub(crate) async fn calm(&self) -> Result<()> {
         let mut reading = (Instant::now(), self.server_time()?);
         within(CALM_DEADLINE, "the control plane to calm down", async || {
             let (since, before) = reading;
