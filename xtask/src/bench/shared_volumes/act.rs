@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -35,8 +35,8 @@ use crate::bench::{
 const DEADLINE: Duration = Duration::from_hours(2);
 /// A server moves this often where they move one after the other: slowly enough for the original's own limit of requests.
 pub(super) const EVERY: Duration = Duration::from_millis(200);
-/// Who has written nothing for this long is done.
-const STILL: Duration = Duration::from_secs(10);
+/// Who has written nothing for longer than from one poll to the next is done.
+const STILL: Duration = Duration::from_secs(6);
 const REST: Duration = Duration::from_mins(1);
 
 /// Lets a contestant go through all acts.
@@ -54,9 +54,9 @@ pub(super) async fn play(
     until_still(&log, &mut running).await?;
 
     let follower = Follower::start(&stage.client);
-    move_singly(&mut stage, moves, &follower, &mut to.single).await.inspect_err(|_| drop(running.check()))?;
+    move_singly(&mut stage, &mut running, moves, &follower, &mut to.single).await?;
     until_still(&log, &mut running).await?;
-    move_together(&mut stage, &follower, &mut to.together).await?;
+    move_together(&mut stage, &mut running, &follower, &mut to.together).await?;
     drop(follower);
     until_still(&log, &mut running).await?;
 
@@ -107,6 +107,8 @@ async fn until_still(log: &AuditLog, running: &mut Running) -> Result<()> {
     let mut seen = (Instant::now(), 0);
     within(DEADLINE, "an end of all writes", async || {
         running.check()?;
+        // To read the whole log all the time would take the cores away from whom it is about.
+        sleep(Duration::from_secs(1)).await;
         let writes = log.requests()?.iter().filter(|request| is_write(request) && !is_of_lease(request)).count();
         if writes != seen.1 {
             seen = (Instant::now(), writes);
@@ -118,7 +120,13 @@ async fn until_still(log: &AuditLog, running: &mut Running) -> Result<()> {
 }
 
 /// Servers move one after the other, at any moment between two polls.
-async fn move_singly(stage: &mut Stage, moves: usize, follower: &Follower, to: &mut Moved) -> Result<()> {
+async fn move_singly(
+    stage: &mut Stage,
+    running: &mut Running,
+    moves: usize,
+    follower: &Follower,
+    to: &mut Moved,
+) -> Result<()> {
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut moved = Vec::new();
@@ -126,15 +134,15 @@ async fn move_singly(stage: &mut Stage, moves: usize, follower: &Follower, to: &
         ticks.tick().await;
         moved.push(stage.move_server(number)?);
     }
-    let told = follower.wait_for(stage, &moved, to).await?;
+    let told = follower.wait_for(stage, running, &moved, to).await?;
     eprintln!("  {moves} servers moved one after the other: {told}");
     Ok(())
 }
 
 /// All servers move in the same moment.
-async fn move_together(stage: &mut Stage, follower: &Follower, to: &mut Moved) -> Result<()> {
+async fn move_together(stage: &mut Stage, running: &mut Running, follower: &Follower, to: &mut Moved) -> Result<()> {
     let moved: Vec<Move> = (0..stage.volumes).map(|number| stage.move_server(number)).collect::<Result<_>>()?;
-    let told = follower.wait_for(stage, &moved, to).await?;
+    let told = follower.wait_for(stage, running, &moved, to).await?;
     eprintln!("  {} servers moved at once: {told}", stage.volumes);
     Ok(())
 }
@@ -190,12 +198,13 @@ impl Follower {
     }
 
     /// Waits until every server that has moved is followed, and notes how long each took.
-    async fn wait_for(&self, stage: &Stage, moved: &[Move], to: &mut Moved) -> Result<String> {
+    async fn wait_for(&self, stage: &Stage, running: &mut Running, moved: &[Move], to: &mut Moved) -> Result<String> {
         let key = |one: &Move| (one.service.clone(), one.endpoint.clone());
         within(DEADLINE, "all slices to follow", async || {
+            running.check()?;
             let led = self.led.lock();
             let missing = moved.iter().find(|one| !led.contains_key(&key(one)));
-            missing.map_or(Ok(()), |one| Err(format!("{} does not lead to {}", one.service, one.endpoint)))
+            missing.map_or(Ok(()), |one| Err(anyhow!("{} does not lead to {}", one.service, one.endpoint)))
         })
         .await?;
         let (mut whole, mut seen) = (Vec::new(), Vec::new());
