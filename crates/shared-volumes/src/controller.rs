@@ -235,8 +235,13 @@ impl SharedVolumes {
             return Outcome::Done;
         }
         let busy = Busy { feature: self, id: &key.id };
-        let result = self.work(&key.id).await;
+        let result = self.work(&key.id).await.transpose();
         drop(busy);
+        let Some(result) = result else {
+            // First all addresses lead to where they should, and then comes the rest of each.
+            self.lines.others.add(key);
+            return Outcome::Done;
+        };
         let mut state = self.state.lock();
         state.settled(&key.id);
         let Some(entry) = state.entry(&key.id) else { return Outcome::Done };
@@ -254,18 +259,23 @@ impl SharedVolumes {
         }
     }
 
-    async fn work(&self, id: &VolumeId) -> Result<Outcome, Failure> {
-        let Some(view) = self.view(id) else { return Ok(Outcome::Done) };
+    /// Does what is to be done for a volume; none if its address was only redirected, and the rest is still to be done.
+    async fn work(&self, id: &VolumeId) -> Result<Option<Outcome>, Failure> {
+        let Some(view) = self.view(id) else { return Ok(Some(Outcome::Done)) };
         if self.is_settled(&view) {
             self.leads(id, view.volume.endpoint.as_deref().and_then(crate::endpoint::parse));
-            return Ok(Outcome::Done);
+            return Ok(Some(Outcome::Done));
         }
         let claim = view.volume.claim.as_ref().is_some_and(|claim| self.caches.claims.get(claim).is_some());
         let decision = self.decide(&view, if claim { ClaimSeen::There } else { ClaimSeen::Missing });
         let done = match decision.action {
-            Action::Leave => self.leave(&view, &decision).await,
-            Action::Withdraw | Action::Wait => self.withdraw(&view, &decision).await,
-            Action::Serve(endpoint) => self.serve(&view, endpoint).await,
+            Action::Leave => self.leave(&view, &decision).await.map(Some),
+            Action::Withdraw | Action::Wait => self.withdraw(&view, &decision).await.map(Some),
+            Action::Serve(endpoint) => match self.redirect(&view, endpoint).await {
+                Ok(true) => Ok(None),
+                Ok(false) => self.serve(&view, endpoint).await.map(Some),
+                Err(failure) => Err(failure),
+            },
         };
         done.inspect_err(|failure| self.tell_failure(&view, failure))
     }

@@ -4,6 +4,8 @@
 //! (slice, from the cache) ──> claim ──> Service ──> slices ──> Endpoints ──> Service's target port ──> publication ──> claim's note
 //!  a server that has moved     all read live, each written only where it is not as it should be          read back first
 //! ```
+//!
+//! When a node is lost many servers move at once. Each of them is redirected before the rest is done for any of them.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -30,7 +32,6 @@ impl SharedVolumes {
         if let Some(entry) = self.state.lock().entry(&view.volume.id) {
             entry.closed = false;
         }
-        self.redirect(view, endpoint).await?;
         let (seen, claim) = self.claim(&view.volume).await?;
         let decision = self.decide(view, seen);
         let (Action::Serve(_), Some(claim)) = (decision.action, &claim) else {
@@ -67,11 +68,26 @@ impl SharedVolumes {
     }
 
     /// Redirects a volume whose server has moved before anything is read: all that is needed for that is in the cache, and if it is
-    /// out of date the write is refused.
-    async fn redirect(&self, view: &View, endpoint: SocketAddr) -> Result<(), Failure> {
-        let Some(service) = view.service.as_ref().and_then(|key| self.caches.services.get(key)) else { return Ok(()) };
-        let way::Action::Write(Some(slice)) = self.way(view, &service, Some(endpoint)).action else { return Ok(()) };
-        self.write_slice(view, &service, Some(&slice), Some(endpoint)).await
+    /// out of date the write is refused. Whether there was anything to write.
+    pub(crate) async fn redirect(&self, view: &View, endpoint: SocketAddr) -> Result<bool, Failure> {
+        let Some(service) = view.service.as_ref().and_then(|key| self.caches.services.get(key)) else {
+            return Ok(false);
+        };
+        {
+            let mut state = self.state.lock();
+            if let Some(entry) = state.entry(&view.volume.id) {
+                entry.closed = false;
+            }
+            // If we wrote that already, the cache has not heard of it yet, or somebody else has written since: both take a look.
+            if state.leads.of(&view.volume.id).contains(&endpoint) {
+                return Ok(false);
+            }
+        }
+        let way::Action::Write(Some(slice)) = self.way(view, &service, Some(endpoint)).action else {
+            return Ok(false);
+        };
+        self.write_slice(view, &service, Some(&slice), Some(endpoint)).await?;
+        Ok(true)
     }
 
     /// The Service of a volume, made if it is missing; or why there is none.

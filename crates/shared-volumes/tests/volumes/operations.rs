@@ -8,8 +8,11 @@ use k8s_openapi::api::events::v1::Event;
 use kube::{Api, api::ListParams};
 use platform::metrics::Registry;
 use serde_json::json;
-use shared_volumes::{Settings, StorageOs, source::Source, why};
-use testbed::{AuditedRequest, eventually, storageos::Endpoint};
+use shared_volumes::{Settings, StorageOs, StorageOsSettings, source::Source, why};
+use testbed::{
+    AuditedRequest, eventually,
+    storageos::{Endpoint, Fault, Route},
+};
 
 use crate::room::Room;
 
@@ -40,6 +43,33 @@ async fn what_restores_traffic_is_written_first() -> Result<()> {
         Ok(())
     })
     .await
+}
+
+#[tokio::test]
+async fn a_server_that_has_moved_does_not_wait_until_all_is_done_for_others_that_have() -> Result<()> {
+    let room = Room::prepare("rest").await?;
+    let settings = Settings { concurrency: 1, ..room.defaults() };
+    let source = StorageOsSettings { request_timeout: Duration::from_mins(10), ..room.source() };
+    let room = room.start_with(settings, source).await?;
+    let (files, _) = room.published("files", HERE).await?;
+    let (home, _) = room.published("home", "10.1.0.4:25706").await?;
+    // From now on the one who would do the rest waits for an answer.
+    room.server.fault(Fault::hang().on(Route::MountEndpoint));
+    let new = room.share("new", "10.1.0.4:25707").await?;
+    eventually("the publication that hangs", async || {
+        let mut requests = room.server.requests_to(Route::MountEndpoint).into_iter();
+        ensure!(requests.any(|request| request.volume.as_ref() == Some(&new)), "nothing is published");
+        Ok(())
+    })
+    .await?;
+    room.server.failover(&files, THERE)?;
+    room.until_leads("files", Some(THERE)).await?;
+    room.server.failover(&home, "10.1.0.5:25706")?;
+    room.until_leads("home", Some("10.1.0.5:25706")).await?;
+    // Whoever moves these, one after the other, has not even told that the first one is elsewhere.
+    let noted = room.until_noted("files", "Served").await?;
+    ensure!(noted.ends_with(HERE), "the rest was done first: {noted}");
+    Ok(())
 }
 
 #[tokio::test]
