@@ -238,7 +238,7 @@ impl SharedVolumes {
         let result = self.work(&key.id).await.transpose();
         drop(busy);
         let Some(result) = result else {
-            // First all addresses lead to where they should, and then comes the rest of each.
+            // The next one that has moved does not wait for the rest of this one.
             self.lines.others.add(key);
             return Outcome::Done;
         };

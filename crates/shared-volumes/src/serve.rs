@@ -5,7 +5,8 @@
 //!  a server that has moved     all read live, each written only where it is not as it should be          read back first
 //! ```
 //!
-//! When a node is lost many servers move at once. Each of them is redirected before the rest is done for any of them.
+//! When a node is lost many servers move at once. None of them waits until all is done for another: it is redirected, and the rest is
+//! left to those who work on new volumes.
 
 use std::{net::SocketAddr, sync::Arc};
 

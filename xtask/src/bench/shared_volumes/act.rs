@@ -131,19 +131,19 @@ async fn until_still(log: &AuditLog, running: &mut Running) -> Result<()> {
 async fn move_singly(
     stage: &mut Stage,
     running: &mut Running,
-    moves: usize,
+    count: usize,
     follower: &Follower,
     to: &mut Moved,
 ) -> Result<()> {
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut moved = Vec::new();
-    for number in 0..moves {
+    for number in 0..count {
         ticks.tick().await;
         moved.push(stage.move_server(number)?);
     }
     let told = follower.wait_for(stage, running, &moved, to).await?;
-    eprintln!("  {moves} servers moved one after the other: {told}");
+    eprintln!("  {count} servers moved one after the other: {told}");
     Ok(())
 }
 
