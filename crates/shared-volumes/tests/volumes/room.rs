@@ -120,7 +120,9 @@ impl Room {
 
     /// Starts a process, so to speak: with new caches, a new memory and new metrics.
     pub(crate) async fn enter(&mut self, settings: Settings, source: StorageOsSettings) -> Result<()> {
-        let values = json!({"features": ["shared-volumes"], "namespace": self.namespace});
+        // Tests look at all Services of the namespace, of which only ours are to be there.
+        let metrics = json!({"service": false});
+        let values = json!({"features": ["shared-volumes"], "namespace": self.namespace, "metrics": metrics});
         let kubeconfig = self.cluster.install_chart("claimkeeper", &self.namespace, &values).await?;
         self.registry = Registry::default();
         // This one always leads.
