@@ -56,7 +56,7 @@ fn cold(results: &Results, command: String) -> Section {
              so\nthat they appear when it has, and its seconds count from the first answer that tells of them. It runs at its defaults (measured \
              once,\nbecause it waits for two seconds per volume) and with `-k8s-create-poll-interval=50ms`; its other controllers have nothing to \
              do.\n\nEvery run has a new cluster and a new StorageOS, a server with the real one's API. All share the cores of one machine. \"CPU\" \
-             is all\nprocessor time of the process until then, \"peak\" the most that it ever had in memory, in all of what follows.\n\n{goals}",
+             is all\nprocessor time of the process until then, \"peak\" the most that it ever had in memory, in all of what follows.{goals}",
             goals = told(&format!("at least {GOAL_COLD:.0} × sooner than the original at its defaults"), &goals),
         ),
         rows,
@@ -97,7 +97,7 @@ fn moves(results: &Results, Arguments { moves, .. }: &Arguments, command: String
              StorageOS\nevery 5 s, so that half of that is waited for on average; \"told\" counts from the answer in which StorageOS tells of \
              the move. Servers\nmove singly, one every {} ms, and then all in the same moment. The original writes Endpoints, of which \
              kube-controller-manager makes\nslices, here with 500 requests a second; its own client allows 20 a second of a kind. At its defaults it \
-             does the same once all is\npublished, and is not measured again.\n\n{}",
+             does the same once all is\npublished, and is not measured again.{}",
             EVERY.as_millis(),
             told(&format!("p99 of at most {GOAL_MOVE:.0} ms after a single move is told"), &goals),
         ),
@@ -128,7 +128,7 @@ fn rest(results: &Results, command: String) -> Section {
              renewals\nof the leader's Lease apart, and to StorageOS; processor time; resident memory. Leader election is on in claimkeeper, as \
              by default,\nand off in the original, as by default. claimkeeper verifies each volume once a minute by live reads (`cacheExpiry`), so \
              that what\nsomebody has changed is repaired even if no watch told of it; the original v1.2.16 looks at its objects only when StorageOS \
-             tells of\na change.\n\n{}",
+             tells of\na change.{}",
             told("no writes at rest", &goals),
         ),
         rows,
@@ -140,14 +140,19 @@ fn goals<T>(rows: impl Iterator<Item = T>, goal: impl Fn(T) -> Option<(bool, Str
     rows.filter_map(goal).collect()
 }
 
+/// The goal's lines, below what else is told; nothing where it was not measured.
 fn told(goal: &str, outcomes: &[(bool, String)]) -> String {
+    if outcomes.is_empty() {
+        return String::new();
+    }
     let lines = outcomes.iter().map(|(met, figure)| {
         let met = if *met { "met" } else { "missed" };
         format!("- {met}: {goal}: {figure}")
     });
     let lines: Vec<String> = lines.collect();
-    println!("\n{}", lines.join("\n"));
-    lines.join("\n")
+    let lines = format!("\n\n{}", lines.join("\n"));
+    println!("{}", lines.trim_start());
+    lines
 }
 
 /// Median, smallest and largest with two decimals, for small figures.
