@@ -271,11 +271,16 @@ impl SharedVolumes {
         let done = match decision.action {
             Action::Leave => self.leave(&view, &decision).await.map(Some),
             Action::Withdraw | Action::Wait => self.withdraw(&view, &decision).await.map(Some),
-            Action::Serve(endpoint) => match self.redirect(&view, endpoint).await {
-                Ok(true) => Ok(None),
-                Ok(false) => self.serve(&view, endpoint).await.map(Some),
-                Err(failure) => Err(failure),
-            },
+            Action::Serve(endpoint) => {
+                if let Some(entry) = self.state.lock().entry(id) {
+                    entry.closed = false;
+                }
+                match self.redirect(&view, endpoint).await {
+                    Ok(true) => Ok(None),
+                    Ok(false) => self.serve(&view, endpoint).await.map(Some),
+                    Err(failure) => Err(failure),
+                }
+            }
         };
         done.inspect_err(|failure| self.tell_failure(&view, failure))
     }

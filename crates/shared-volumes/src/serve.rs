@@ -30,9 +30,6 @@ use crate::{
 
 impl SharedVolumes {
     pub(crate) async fn serve(&self, view: &View, endpoint: SocketAddr) -> Result<Outcome, Failure> {
-        if let Some(entry) = self.state.lock().entry(&view.volume.id) {
-            entry.closed = false;
-        }
         let (seen, claim) = self.claim(&view.volume).await?;
         let decision = self.decide(view, seen);
         let (Action::Serve(_), Some(claim)) = (decision.action, &claim) else {
@@ -74,15 +71,9 @@ impl SharedVolumes {
         let Some(service) = view.service.as_ref().and_then(|key| self.caches.services.get(key)) else {
             return Ok(false);
         };
-        {
-            let mut state = self.state.lock();
-            if let Some(entry) = state.entry(&view.volume.id) {
-                entry.closed = false;
-            }
-            // If we wrote that already, the cache has not heard of it yet, or somebody else has written since: both take a look.
-            if state.leads.of(&view.volume.id).contains(&endpoint) {
-                return Ok(false);
-            }
+        // If we wrote that already, the cache has not heard of it yet, or somebody else has written since: both take a look.
+        if self.state.lock().leads.of(&view.volume.id).contains(&endpoint) {
+            return Ok(false);
         }
         let way::Action::Write(Some(slice)) = self.way(view, &service, Some(endpoint)).action else {
             return Ok(false);
