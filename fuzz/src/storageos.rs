@@ -10,7 +10,13 @@ use serde_json::Value;
 
 // The decoder's own files, with just what they need of others around them.
 extern crate self as cluster;
+extern crate self as platform;
 extern crate self as tokio;
+pub mod queue {
+    pub trait Key {
+        fn tenant(&self) -> &str;
+    }
+}
 pub mod time {
     pub use std::time::Instant;
 }

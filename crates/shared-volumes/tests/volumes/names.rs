@@ -130,6 +130,39 @@ async fn an_address_that_somebody_else_has_is_replaced_and_everybody_is_told() -
 }
 
 #[tokio::test]
+async fn an_address_that_is_free_again_in_time_is_kept() -> Result<()> {
+    let mut room = Room::prepare("given-back").await?;
+    let (settings, source) = (room.defaults(), room.source());
+    room.enter(settings.clone(), source.clone()).await?;
+    let (id, address) = room.published("files", HERE).await?;
+    room.kill();
+    let taken = room.cluster_ip("files").await?;
+    room.services.delete("files", &DeleteParams::default()).await?;
+    let other = json!({"metadata": {"name": "other"}, "spec": {"clusterIP": taken, "ports": [{"port": 80}]}});
+    eventually("somebody else to have the address", async || {
+        room.services.create(&PostParams::default(), &serde_json::from_value(other.clone())?).await?;
+        anyhow::Ok(())
+    })
+    .await?;
+    room.enter(Settings { create_wait_duration: Duration::from_mins(5), ..settings }, source).await?;
+    room.until_noted("files", "AddressRefused").await?;
+    // It is refused again and again.
+    let asked = r#"claimkeeper_shared_volumes_decisions_total{decision="create",reason="ServiceMissing"}"#;
+    eventually("it to be asked for again", async || {
+        ensure!(room.metric(asked) >= 3, "only {}", room.metric(asked));
+        Ok(())
+    })
+    .await?;
+    room.services.delete("other", &DeleteParams::default()).await?;
+    room.until_leads("files", Some(HERE)).await?;
+    assert_eq!(room.cluster_ip("files").await?, taken);
+    room.until_noted("files", "Served").await?;
+    assert_eq!(room.server.published(&id)?, Some(address));
+    assert_eq!(room.metric("claimkeeper_shared_volumes_changed_addresses_total"), 0);
+    Ok(())
+}
+
+#[tokio::test]
 async fn an_address_that_makes_no_sense_is_not_asked_for() -> Result<()> {
     let room = Room::open("nonsense").await?;
     room.create_claim("files", json!({})).await?;

@@ -21,12 +21,17 @@ const THERE: &str = "10.1.0.5:25799";
 
 /// What the feature wrote, in the order of arrival: verb and resource.
 fn writes(room: &Room) -> Result<Vec<(String, String)>> {
+    let all = requests(room)?.into_iter();
+    Ok(all.filter(|(verb, _)| ["create", "patch", "delete"].contains(&verb.as_str())).collect())
+}
+
+/// What it asked for.
+fn requests(room: &Room) -> Result<Vec<(String, String)>> {
     let user = format!("system:serviceaccount:{}:claimkeeper", room.namespace);
     let mut requests = room.cluster.audit_log().user(user).requests()?;
     requests.sort_by_key(|request| request.request_received_timestamp);
     let told = |request: AuditedRequest| Some((request.verb, request.object_ref?.resource));
-    let all = requests.into_iter().filter_map(told);
-    Ok(all.filter(|(verb, what)| ["create", "patch", "delete"].contains(&verb.as_str()) && what != "events").collect())
+    Ok(requests.into_iter().filter_map(told).filter(|(_, what)| what != "events").collect())
 }
 
 #[tokio::test]
@@ -34,6 +39,7 @@ async fn what_restores_traffic_is_written_first() -> Result<()> {
     let room = Room::open("order").await?;
     let (id, _) = room.published("files", HERE).await?;
     let before = writes(&room)?.len();
+    let asked = requests(&room)?.len();
     room.server.failover(&id, THERE)?;
     let expected = ["endpointslices", "endpoints", "services", "persistentvolumeclaims"];
     eventually("all writes", async || {
@@ -42,7 +48,12 @@ async fn what_restores_traffic_is_written_first() -> Result<()> {
         ensure!(what == expected, "{written:?}");
         Ok(())
     })
-    .await
+    .await?;
+    // All that it takes is known: nothing is read before.
+    let first =
+        requests(&room)?.split_off(asked).into_iter().find(|(verb, _)| !["watch", "list"].contains(&verb.as_str()));
+    assert_eq!(first, Some(("patch".to_owned(), "endpointslices".to_owned())));
+    Ok(())
 }
 
 #[tokio::test]
