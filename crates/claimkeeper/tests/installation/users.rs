@@ -13,7 +13,7 @@ const KEPT: &str = "kept";
 const LOCAL_VOLUME: &str = "nvme";
 
 impl Place {
-    /// The classes, a local volume with its claim, and a ServiceAccount that may have claims.
+    /// The classes, a local volume with its claim, and the right of pods to have claims made.
     pub(crate) async fn prepare_shop(&self) -> Result<()> {
         let class = |name: &str, provisioner: &str| {
             json!({
