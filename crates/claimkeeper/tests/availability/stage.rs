@@ -72,17 +72,14 @@ impl Stage {
         let (release, judged) = (&self.scene.home.namespace, &self.scene.shop.namespace);
         // A busy machine is no failure.
         let patient = json!({"configuration": release, "failurePolicy": "Fail", "timeoutSeconds": 30});
-        let mut enforcement = patient.clone();
-        enforcement.as_object_mut().unwrap().remove("configuration");
         let values = json!({
             "features": FEATURES,
             "namespace": judged,
             "leaderElection": {"name": "shared"},
             "webhook": {
-                "configuration": release,
                 "url": format!("https://{HOST}:{}", self.scene.service.address().port()),
-                "enforcement": enforcement,
-                "placement": patient,
+                "enforceEphemeral": patient,
+                "hyperconverged": patient,
                 "certificates": {"secret": "shared"},
             },
         });

@@ -128,7 +128,7 @@ impl Scene {
         }
         // Who is trusted is kept in the webhook configurations all the same.
         let never = json!({"objectSelector": {"matchLabels": {"asked": "never"}}});
-        let values = json!({"features": FEATURES, "webhook": {"enforcement": never, "placement": never}});
+        let values = json!({"features": FEATURES, "webhook": {"enforceEphemeral": never, "hyperconverged": never}});
         let kubeconfig = control_plane.install_chart("claimkeeper", "claimkeeper", &values).await?;
         Ok(Self { control_plane, operator: operator.to_owned(), kubeconfig, storageos })
     }
