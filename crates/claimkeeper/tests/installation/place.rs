@@ -128,26 +128,13 @@ impl Place {
         Ok(objects.collect())
     }
 
-    /// Helm removes what it made. What the operator keeps for itself goes with the commands of the page on installation.
+    /// Helm removes what it made; what the operator keeps for itself goes with its account.
     pub(crate) async fn until_nothing_is_left_since(&self, before: &BTreeSet<String>) -> Result<()> {
-        let records = [
-            format!("Lease {RELEASE}/{RELEASE}"),
-            format!("Lease {RELEASE}/{RELEASE}-certificates"),
-            format!("Secret {RELEASE}/{RELEASE}-webhook"),
-        ];
-        self.until_left_since(before, &records).await?;
-        let lease = format!("{RELEASE}-certificates");
-        self.kubectl(&["-n", RELEASE, "delete", "secret", &format!("{RELEASE}-webhook")]).await?;
-        self.kubectl(&["-n", RELEASE, "delete", "lease", RELEASE, &lease]).await?;
-        self.until_left_since(before, &[]).await
-    }
-
-    async fn until_left_since(&self, before: &BTreeSet<String>, expected: &[String]) -> Result<()> {
         within(PATIENCE, "all traces to go", async || {
             let after = self.everything().await?;
-            let left: Vec<String> = after.difference(before).cloned().collect();
+            let left: Vec<&String> = after.difference(before).collect();
             let gone: Vec<&String> = before.difference(&after).collect();
-            ensure!(left == expected && gone.is_empty(), "{left:?} is left, {gone:?} is gone");
+            ensure!(left.is_empty() && gone.is_empty(), "{left:?} is left, {gone:?} is gone");
             Ok(())
         })
         .await
