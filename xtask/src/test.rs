@@ -31,10 +31,10 @@ pub(crate) struct Arguments {
     package: Vec<String>,
     /// Passed on to the test runner, such as the name of a test
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    runner_arguments: Vec<String>,
+    passed_on: Vec<String>,
 }
 
-pub(crate) async fn run(Arguments { rights, package, runner_arguments }: Arguments) -> Result<ExitCode> {
+pub(crate) async fn run(Arguments { rights, package, passed_on }: Arguments) -> Result<ExitCode> {
     let chosen: Vec<String> = match package.as_slice() {
         [] => vec!["--workspace".to_owned()],
         names => names.iter().map(|name| format!("--package={name}")).collect(),
@@ -64,7 +64,7 @@ pub(crate) async fn run(Arguments { rights, package, runner_arguments }: Argumen
             runner.env(RIGHTS_VARIABLE, &collected);
         }
         runner
-            .args(&runner_arguments)
+            .args(&passed_on)
             .env(TESTBED_VARIABLE, control_plane.directory())
             .env("RUST_TEST_THREADS", TESTS_AT_ONCE);
         runner.status().context("cannot run the test runner").map(|status| status.success())
