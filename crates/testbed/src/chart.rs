@@ -46,7 +46,7 @@ impl Cluster {
         for document in documents.iter().filter(|document| !OF_PODS.iter().any(|kind| document["kind"] == *kind)) {
             apply(&client, namespace, document).await?;
         }
-        rights::note_accounts(self.directory(), namespace, &documents, &values)?;
+        rights::note_accounts(self.directory(), namespace, &documents)?;
         let account = documents.iter().find(|document| document["kind"] == "ServiceAccount");
         let account = account.and_then(|account| account["metadata"]["name"].as_str());
         let account = account.context("the chart has no ServiceAccount, so nothing can run with its rights")?;

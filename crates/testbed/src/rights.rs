@@ -56,11 +56,13 @@ struct Account {
 }
 
 /// Notes the accounts of a release.
-pub(crate) fn note_accounts(directory: &Path, namespace: &str, documents: &[Value], values: &Value) -> Result<()> {
+pub(crate) fn note_accounts(directory: &Path, namespace: &str, documents: &[Value]) -> Result<()> {
+    let config = documents.iter().find_map(|document| document["data"]["config.yaml"].as_str());
+    let config: Value = serde_saphyr::from_str(config.context("the chart has no configuration")?)?;
     let mut file = OpenOptions::new().create(true).append(true).open(directory.join(ACCOUNTS))?;
     for document in documents.iter().filter(|document| document["kind"] == "ServiceAccount") {
         let name = document["metadata"]["name"].as_str().unwrap_or_default();
-        let features = if name.ends_with("-webhook") { json!([WEBHOOK]) } else { values["features"].clone() };
+        let features = if name.ends_with("-webhook") { json!([WEBHOOK]) } else { config["features"].clone() };
         let account = json!({"user": format!("system:serviceaccount:{namespace}:{name}"), "features": features});
         // One write, since other processes note theirs.
         file.write_all(format!("{account}\n").as_bytes())?;
