@@ -51,8 +51,10 @@ impl Speaker {
         within(3 * PATIENCE, "the events", written).await.unwrap();
     }
 
-    /// Ends the worker, which writes everything first, and returns what became of the events.
-    async fn finish(self) -> String {
+    /// Waits until something became of `expected` events, because a worker that ends leaves a slow server behind, ends the worker,
+    /// and returns what became of them.
+    async fn finish(self, expected: usize) -> String {
+        self.has_written(expected).await;
         self.shutdown.cancel();
         self.worker.await.unwrap();
         outcomes(&self.registry)
@@ -145,7 +147,7 @@ async fn an_event_says_who_what_why_and_repetitions_are_counted_in_it() {
         speaker.recorder.publish(room.about("pod", "the disk is gone"));
     }
     speaker.recorder.publish(room.about("pod", "the disk is back"));
-    let outcomes = speaker.finish().await;
+    let outcomes = speaker.finish(4).await;
     assert_eq!(
         outcomes,
         "claimkeeper_events_total{outcome=\"created\"} 2\nclaimkeeper_events_total{outcome=\"aggregated\"} 2"
@@ -170,7 +172,7 @@ async fn who_may_only_create_core_events_still_tells_and_survives_that_counting_
     speaker.recorder.publish(room.about("pod", "first"));
     speaker.recorder.publish(room.about("pod", "first"));
     speaker.recorder.publish(room.about("pod", "second"));
-    let outcomes = speaker.finish().await;
+    let outcomes = speaker.finish(3).await;
     assert_eq!(
         outcomes,
         "claimkeeper_events_total{outcome=\"created\"} 2\nclaimkeeper_events_total{outcome=\"failed\"} 1"
@@ -190,7 +192,7 @@ async fn who_may_create_and_patch_core_events_counts_there() {
     for _ in 0..3 {
         speaker.recorder.publish(room.about("pod", "again"));
     }
-    speaker.finish().await;
+    speaker.finish(3).await;
     let core: Api<CoreEvent> = Api::namespaced(room.admin.clone(), &room.namespace);
     let events = core.list(&ListParams::default()).await.unwrap().items;
     assert_eq!(events.iter().map(|event| event.count).collect::<Vec<_>>(), [Some(3)]);
@@ -205,7 +207,7 @@ async fn an_event_about_a_cluster_scoped_object_is_found_in_default() {
     event.regarding.kind = Some("PersistentVolume".into());
     event.regarding.namespace = None;
     speaker.recorder.publish(event);
-    speaker.finish().await;
+    speaker.finish(1).await;
     let default: Api<EventV1> = Api::namespaced(room.admin.clone(), "default");
     let uid = format!("regarding.name={}", room.namespace);
     assert_eq!(default.list(&ListParams::default().fields(&uid)).await.unwrap().items.len(), 1);
@@ -218,7 +220,7 @@ async fn the_api_server_accepts_events_with_endless_notes_names_and_instances() 
     speaker.recorder.publish(room.about("pod", &"ß".repeat(5_000)));
     speaker.recorder.publish(room.about(&format!("{}-{}", "x".repeat(235), "y".repeat(17)), "long name"));
     speaker.recorder.publish(room.about("system:Odd_Name", "odd name"));
-    assert_eq!(speaker.finish().await, "claimkeeper_events_total{outcome=\"created\"} 3");
+    assert_eq!(speaker.finish(3).await, "claimkeeper_events_total{outcome=\"created\"} 3");
 }
 
 #[tokio::test]
@@ -234,7 +236,7 @@ async fn a_deleted_event_is_told_anew() {
     let name = eventually("the event", only).await.unwrap();
     events.delete(&name, &DeleteParams::default()).await.unwrap();
     speaker.recorder.publish(room.about("pod", "note"));
-    assert_eq!(speaker.finish().await, "claimkeeper_events_total{outcome=\"created\"} 2");
+    assert_eq!(speaker.finish(2).await, "claimkeeper_events_total{outcome=\"created\"} 2");
     assert_ne!(only().await.unwrap(), name);
 }
 
@@ -247,7 +249,7 @@ async fn a_flood_about_one_object_is_limited_and_leaves_others_alone() {
     }
     speaker.recorder.publish(room.about("quiet", "note"));
     assert_eq!(
-        speaker.finish().await,
+        speaker.finish(31).await,
         "claimkeeper_events_total{outcome=\"limited\"} 5\nclaimkeeper_events_total{outcome=\"created\"} 26"
     );
 }
@@ -259,8 +261,7 @@ async fn a_burst_about_thousands_of_objects_arrives_completely_and_nothing_twice
     for number in 0..3_000 {
         speaker.recorder.publish(room.about(&format!("pod-{number}"), "note"));
     }
-    speaker.has_written(3_000).await;
-    assert_eq!(speaker.finish().await, "claimkeeper_events_total{outcome=\"created\"} 3000");
+    assert_eq!(speaker.finish(3_000).await, "claimkeeper_events_total{outcome=\"created\"} 3000");
     let told = room.told().await;
     assert_eq!(told.len(), 3_000);
     assert!(told.values().all(|notes| *notes == [("note".to_owned(), 1)]));
@@ -275,8 +276,7 @@ async fn what_is_said_again_while_the_first_time_is_on_its_way_is_counted_in_it(
             speaker.recorder.publish(room.about(&format!("pod-{number}"), "note"));
         }
     }
-    speaker.has_written(600).await;
-    speaker.finish().await;
+    speaker.finish(600).await;
     let told = room.told().await;
     assert_eq!(told.len(), 300);
     assert!(told.values().all(|notes| *notes == [("note".to_owned(), 2)]), "{told:?}");
@@ -292,8 +292,7 @@ async fn what_is_said_about_an_object_is_written_in_the_order_in_which_it_was_sa
             speaker.recorder.publish(room.about(&format!("pod-{number}"), note));
         }
     }
-    speaker.has_written(900).await;
-    speaker.finish().await;
+    speaker.finish(900).await;
     let told = room.told().await;
     assert_eq!(told.len(), 300);
     let expected = notes.map(|note| (note.to_owned(), 1));
