@@ -123,7 +123,10 @@ impl Place {
         let list = self.kubectl(&["get", &kinds.join(","), "--all-namespaces", "-o", columns]).await?;
         let objects = list.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).filter_map(|object| {
             let [kind, namespace, name] = object[..] else { return None };
-            (namespace != SHOP && kind != "PersistentVolume").then(|| format!("{kind} {namespace}/{name}"))
+            // Kubernetes goes on making things of its own, such as the leases of nodes.
+            let is_kubernetes = namespace.starts_with("kube-") && !name.contains(RELEASE);
+            let counts = namespace != SHOP && kind != "PersistentVolume" && !is_kubernetes;
+            counts.then(|| format!("{kind} {namespace}/{name}"))
         });
         Ok(objects.collect())
     }
