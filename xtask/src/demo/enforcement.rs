@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use testbed::{PROVISIONER, within};
 
-use super::{FEATURES, HOME, Operator, PATIENCE, Stage, pod, step, title};
+use super::{FEATURES, PATIENCE, Stage, installation::Operator, pod, title};
 
 const NAMESPACE: &str = "lab";
 const CLASS: &str = "local";
@@ -95,18 +95,17 @@ impl Stage {
     }
 
     /// The end of the operator.
-    pub(super) async fn the_rule_holds_without_the_operator(&self, claimkeeper: Operator, chart: Value) -> Result<()> {
+    pub(super) async fn the_rule_holds_without_the_operator(
+        &self,
+        operator: &mut Option<Operator>,
+        webhook: &Webhook,
+    ) -> Result<()> {
         title("enforcement: as policies the API server keeps the rule, also while nobody answers");
-        step("Installing the chart once more, with enforcement.policies=true");
-        let mut values = chart;
-        values["enforcement"] = json!({"policies": true});
-        self.cluster.install_chart(HOME, HOME, &values).await?;
-        self.kubectl(&["--namespace", NAMESPACE, "delete", "pvc", CLAIM]).await?;
-        step("Stopping claimkeeper");
-        match claimkeeper {
-            Operator::Pod => drop(self.kubectl(&["--namespace", HOME, "delete", "pod", HOME, "--now"]).await?),
-            Operator::Process(leash) => drop(leash),
+        if let Some(operator) = operator {
+            self.add_policies(operator, webhook).await?;
         }
+        self.kubectl(&["--namespace", NAMESPACE, "delete", "pvc", CLAIM]).await?;
+        self.stop(operator).await?;
         println!("  $ kubectl --namespace {NAMESPACE} apply -f {CLAIM}.yaml");
         self.refused(&claim(&json!({}))).await
     }

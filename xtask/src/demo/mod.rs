@@ -1,13 +1,15 @@
 //! `cargo xtask demo`: a real cluster, the real operator, and each feature at work.
 //!
-//! Where the machine allows it there is a real node, the operator runs on it as a pod, and pods write real files. Elsewhere
+//! Where the machine allows it there is a real node, the chart runs the operator on it, and pods write real files. Elsewhere
 //! nodes are objects, the operator is a process of this machine, and the demo says so.
 
 mod enforcement;
+mod installation;
 mod placement;
 mod provisioner;
 mod releaser;
 mod shared_volumes;
+mod story;
 
 use std::{fs, path::Path, process::Output, time::Duration};
 
@@ -15,9 +17,9 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, api::PostParams};
 use serde_json::json;
-use testbed::{BUSYBOX, Cluster, ControlPlane, Image, Leash, Options, within};
+use testbed::{BUSYBOX, Cluster, ControlPlane, LocalDisks, Options, within};
 
-use self::{enforcement::Webhook, shared_volumes::StorageOs};
+use self::{enforcement::Webhook, installation::Operator, shared_volumes::StorageOs, story::Story};
 use crate::build::{self, Profile};
 
 #[derive(clap::Args)]
@@ -30,7 +32,6 @@ pub(crate) struct Arguments {
 const FEATURES: [&str; 6] = ["ephemeral", "provisioner", "releaser", "enforcement", "placement", "shared-volumes"];
 const HOME: &str = "claimkeeper";
 const SHOP: &str = "shop";
-const OPERATOR_IMAGE: &str = "docker.io/claimkeeper/claimkeeper:demo";
 
 /// The part of the pod that matters, as a person would write it.
 const ASKED_FOR: &str = "  $ kubectl apply -f web.yaml
@@ -81,32 +82,12 @@ async fn show(keep: bool) -> Result<()> {
     done(&stage.kubernetes_version().await?);
     stage.reserve_nodes().await?;
 
-    step("Installing the chart: a ServiceAccount that may do what the features need, and nothing else");
-    let webhook = Webhook::new(stage.has_real_node)?;
-    let kubeconfig = stage.cluster.install_chart(HOME, HOME, &webhook.values()).await?;
     let storageos = StorageOs::start(&stage).await?;
-    let start = async || stage.start(&operator, &kubeconfig, &webhook, &storageos).await;
-    let claimkeeper = start().await?;
-
-    // Whoever was refused is looked at again after some seconds; something else is worth watching meanwhile.
-    stage.a_ci_pod_is_refused().await?;
-    stage.ephemeral(&operator).await?;
-    stage.the_ci_pod_has_its_claim().await?;
-    let volume = stage.the_volume_of_the_ci_pod_is_kept(&operator).await?;
-    stage.the_next_ci_pod_has_that_volume(&volume).await?;
-    stage.a_bare_claim_is_refused().await?;
-    stage.who_accepts_the_risk_gets_the_claim().await?;
-    stage.a_pod_gets_its_own().await?;
-    let _disks = stage.a_pod_follows_its_volume(&operator).await?;
-    stage.what_was_lost_is_recorded().await?;
-    stage.a_shared_volume_has_an_address(&storageos).await?;
-    stage.a_server_that_is_gone(&storageos, &operator).await?;
-    stage.a_server_that_is_back_elsewhere(&storageos).await?;
-    stage.the_rule_holds_without_the_operator(claimkeeper, webhook.values()).await?;
-
+    let webhook = Webhook::new(stage.has_real_node)?;
+    let mut story = Story::default();
+    let _at_work = stage.act(&mut story, &operator, &storageos, &webhook, keep).await?;
+    story.tell();
     if keep {
-        let claimkeeper = start().await?;
-        stage.say_how_to_reach_it(&claimkeeper);
         return std::future::pending().await;
     }
     println!();
@@ -121,65 +102,69 @@ struct Stage {
     has_real_node: bool,
 }
 
-/// The operator at work.
-enum Operator {
-    Pod,
-    Process(Leash),
-}
-
 impl Stage {
     async fn kubernetes_version(&self) -> Result<String> {
         let version = self.cluster.admin().await?.apiserver_version().await?;
         Ok(format!("Kubernetes {} at {}", version.git_version, self.cluster.url()))
     }
 
-    async fn start(
+    /// Everything, from the installation to its end; with `keep` the operator stays. Returns what is at work as long as it lives.
+    async fn act(
         &self,
-        operator: &Path,
-        kubeconfig: &Path,
-        webhook: &Webhook,
+        story: &mut Story,
+        program: &Path,
         storageos: &StorageOs,
-    ) -> Result<Operator> {
-        let shared_volumes = storageos.config(self.has_real_node);
-        if self.has_real_node {
-            step("Making an image of claimkeeper and starting it as a pod of that ServiceAccount");
-            self.start_pod(operator, &json!({"features": FEATURES, "sharedVolumes": shared_volumes})).await?;
-            done("pod claimkeeper/claimkeeper is Ready");
-            return Ok(Operator::Pod);
+        webhook: &Webhook,
+        keep: bool,
+    ) -> Result<(Option<Operator>, LocalDisks)> {
+        let installed = self.install(program, webhook, storageos);
+        let mut operator = Some(story.play("", "installed from the chart, with all features", installed).await?);
+
+        // Whoever was refused is looked at again after some seconds; something else is worth watching meanwhile.
+        let refused = self.a_ci_pod_is_refused();
+        story.play("provisioner", "a pod gets no claim that its account may not make", refused).await?;
+        let shown = "a pod's claim is made, somebody else's is left alone, and it ends with its pod";
+        story.play("ephemeral", shown, self.ephemeral(program)).await?;
+        let has_claim = self.the_ci_pod_has_its_claim();
+        story.play("provisioner", "it gets it as soon as its account may", has_claim).await?;
+        let kept = self.the_volume_of_the_ci_pod_is_kept(program);
+        let volume = story.play("releaser", "the volume of an ended build is kept", kept).await?;
+        let again = self.the_next_ci_pod_has_that_volume(&volume);
+        story.play("releaser", "the next build finds its cache", again).await?;
+        let refused = self.a_bare_claim_is_refused();
+        story.play("enforcement", "a claim on storage that is lost with its node is refused", refused).await?;
+        let accepted = self.who_accepts_the_risk_gets_the_claim();
+        story.play("enforcement", "who accepts the risk gets it", accepted).await?;
+        story.play("enforcement", "a pod has its own", self.a_pod_gets_its_own()).await?;
+        let follows = self.a_pod_follows_its_volume(program);
+        let disks = story.play("placement", "a pod runs where its volume is", follows).await?;
+        let lost = self.what_was_lost_is_recorded();
+        story.play("placement", "a node is lost; the pod starts anew, and that is recorded", lost).await?;
+        let address = self.a_shared_volume_has_an_address(storageos);
+        story.play("shared-volumes", "a volume of many pods has an address", address).await?;
+        let gone = self.a_server_that_is_gone(storageos, program);
+        story.play("shared-volumes", "its server is gone, and nobody is led astray", gone).await?;
+        let back = self.a_server_that_is_back_elsewhere(storageos);
+        story.play("shared-volumes", "its server is elsewhere, its address is the same", back).await?;
+        let rule = self.the_rule_holds_without_the_operator(&mut operator, webhook);
+        story.play("enforcement", "the rule holds while nobody answers", rule).await?;
+
+        if keep {
+            let operator = match operator {
+                Some(operator) => {
+                    self.scale("2").await?;
+                    operator
+                }
+                None => self.install(program, webhook, storageos).await?,
+            };
+            self.say_how_to_reach_it(&operator);
+            return Ok((Some(operator), disks));
         }
-        step("Starting claimkeeper as that ServiceAccount");
-        let config = json!({
-            "features": FEATURES,
-            "admin": {"listen": "127.0.0.1:0"},
-            "log": {"format": "text"},
-            "webhook": webhook.config(),
-            "sharedVolumes": shared_volumes,
-        });
-        let leash = self.start_process(operator, kubeconfig, &config).await?;
-        done(&format!("process {}, log in {}", leash.pid(), leash.log().display()));
-        Ok(Operator::Process(leash))
-    }
-
-    async fn start_pod(&self, operator: &Path, config: &serde_json::Value) -> Result<()> {
-        let image = Image::of_program(OPERATOR_IMAGE, operator)?;
-        self.cluster.import_image(&image).await?;
-        self.apply(&shared_volumes::credentials()).await?;
-        self.apply(&json!({
-            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": HOME, "namespace": HOME},
-            "data": {"claimkeeper.yaml": config.to_string()},
-        }))
-        .await?;
-        self.apply(&operator_pod()).await?;
-        let ready = "jsonpath={.status.conditions[?(@.type=='Ready')].status}";
-        self.until("claimkeeper to be Ready", &["get", "pod", HOME, "--namespace", HOME, "-o", ready], "True").await
-    }
-
-    async fn start_process(&self, operator: &Path, kubeconfig: &Path, config: &serde_json::Value) -> Result<Leash> {
-        let directory = self.cluster.directory();
-        let file = directory.join("claimkeeper.yaml");
-        fs::write(&file, config.to_string())?;
-        let (config, kubeconfig) = (path(&file)?, path(kubeconfig)?);
-        Leash::start(directory, "claimkeeper", operator, &["run", "--config", config, "--kubeconfig", kubeconfig]).await
+        if operator.is_some() {
+            title("The end: what Helm made it removes, and what the operator made for itself goes with it");
+            story.play("", "uninstalled without a trace", self.uninstall()).await?;
+        }
+        Ok((None, disks))
     }
 
     async fn ephemeral(&self, operator: &Path) -> Result<()> {
@@ -271,7 +256,7 @@ impl Stage {
         println!("  export KUBECONFIG={} PATH={directory}/bin:$PATH", self.cluster.admin_kubeconfig().display());
         println!("  kubectl --namespace {SHOP} get pods,pvc,events");
         match claimkeeper {
-            Operator::Pod => println!("  kubectl --namespace {HOME} logs --follow {HOME}"),
+            Operator::Release => println!("  kubectl --namespace {HOME} logs --follow deployment/{HOME}"),
             Operator::Process(leash) => println!("  tail -f {}", leash.log().display()),
         }
     }
@@ -329,27 +314,6 @@ fn pod(name: &str) -> serde_json::Value {
                 "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
             }],
             "volumes": [{"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": claim_spec()}}}],
-        },
-    })
-}
-
-fn operator_pod() -> serde_json::Value {
-    let (secret, secret_mount) = shared_volumes::mount();
-    json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": {
-            "name": HOME, "namespace": HOME,
-            // By these the chart's Service finds it.
-            "labels": {"app.kubernetes.io/name": HOME, "app.kubernetes.io/instance": HOME},
-        },
-        "spec": {
-            "serviceAccountName": HOME,
-            "containers": [{
-                "name": "claimkeeper", "image": OPERATOR_IMAGE,
-                "args": ["run", "--config", "/etc/claimkeeper/claimkeeper.yaml"],
-                "volumeMounts": [{"name": "config", "mountPath": "/etc/claimkeeper"}, secret_mount],
-                "readinessProbe": {"httpGet": {"path": "/readyz", "port": 8080}, "periodSeconds": 1},
-            }],
-            "volumes": [{"name": "config", "configMap": {"name": HOME}}, secret],
         },
     })
 }

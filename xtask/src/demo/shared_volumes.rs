@@ -20,9 +20,8 @@ const NAMESPACE: &str = "studio";
 const CLAIM: &str = "footage";
 const VOLUME: &str = "pvc-footage";
 const CLIENT: &str = "editor";
-/// The Secret with the credentials of StorageOS, and where the operator's pod has it.
+/// The Secret with the credentials of StorageOS, as the chart calls it.
 const SECRET: &str = "storageos-api";
-const SECRET_PATH: &str = "/etc/storageos/secrets/api";
 
 /// The part that matters, as a user would write it.
 const ASKED_FOR: &str = "  $ kubectl --namespace studio apply -f footage.yaml
@@ -65,11 +64,16 @@ impl StorageOs {
         Ok(storageos)
     }
 
-    /// The block of the operator's configuration.
-    pub(super) fn config(&self, in_a_pod: bool) -> Value {
-        let secret_path = if in_a_pod { Path::new(SECRET_PATH) } else { &self.directory };
-        let endpoint = format!("http://{}", self.address);
-        json!({"storageos": {"endpoint": endpoint, "secretPath": secret_path, "pollInterval": "1s"}})
+    /// The block of the operator's configuration, outside of pods.
+    pub(super) fn config(&self) -> Value {
+        let mut block = self.values();
+        block["storageos"]["secretPath"] = json!(self.directory);
+        block
+    }
+
+    /// The block of the chart's values. It mounts the Secret where the operator looks.
+    pub(super) fn values(&self) -> Value {
+        json!({"storageos": {"endpoint": format!("http://{}", self.address), "pollInterval": "1s"}})
     }
 
     fn volumes(&self) -> PathBuf {
@@ -99,18 +103,12 @@ impl StorageOs {
     }
 }
 
-/// The objects by which the operator's pod finds StorageOS.
+/// What the operator's pods log in with.
 pub(super) fn credentials() -> Value {
     json!({
         "apiVersion": "v1", "kind": "Secret", "metadata": {"name": SECRET, "namespace": HOME},
         "stringData": {"username": USERNAME, "password": PASSWORD},
     })
-}
-
-/// The pod's volume and its mount.
-pub(super) fn mount() -> (Value, Value) {
-    let volume = json!({"name": SECRET, "secret": {"secretName": SECRET}});
-    (volume, json!({"name": SECRET, "mountPath": SECRET_PATH, "readOnly": true}))
 }
 
 impl Stage {
@@ -162,7 +160,7 @@ impl Stage {
     /// Who has the credentials of StorageOS is told the whole chain.
     async fn ask_why_with_storageos(&self, storageos: &StorageOs, operator: &Path) -> Result<()> {
         let file = "shared-volumes.yaml";
-        let config = json!({"features": ["shared-volumes"], "sharedVolumes": storageos.config(false)});
+        let config = json!({"features": ["shared-volumes"], "sharedVolumes": storageos.config()});
         fs::write(self.cluster.directory().join(file), config.to_string())?;
         let question = ["why", &format!("pvc/{CLAIM}"), "--namespace", NAMESPACE, "--config", file];
         let command = self.in_the_network(operator)?;
