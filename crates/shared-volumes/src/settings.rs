@@ -75,7 +75,7 @@ pub struct StorageOsSettings {
     pub endpoint: String,
     /// The directory with the files `username` and `password`.
     pub secret_path: PathBuf,
-    /// A PEM bundle of the CAs that are trusted besides the system's.
+    /// A PEM bundle of the only CAs that are trusted; the system's if there is none.
     pub ca: Option<PathBuf>,
     /// How often a token is refreshed at the least.
     pub refresh_interval: Duration,

@@ -133,7 +133,7 @@ impl Http {
     }
 }
 
-/// What TLS trusts: the system's CAs, and ours.
+/// What TLS trusts: the CAs that were configured, or else the system's.
 fn tls(base: &str, settings: &StorageOsSettings) -> Result<ClientConfig, String> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
