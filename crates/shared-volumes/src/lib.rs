@@ -12,7 +12,7 @@
 //!   that the source publishes. Kubernetes' garbage collector removes them with the claim.
 //! * What can go wrong: **a client is led to another volume's server.** Ports are used again, by the servers of other tenants,
 //!   which let everybody in. So an address leads to exactly one endpoint, that of its own volume as it was told last
-//!   ([`decision`]), no two addresses lead to one ([`state`]), and where a server is gone its address leads nowhere.
+//!   ([`decision`]), no two addresses lead to one (`state`), and where a server is gone its address leads nowhere.
 //! * **A client has an address that changes.** Its mounts hang for good. So the address is remembered where tenants cannot write, and asked
 //!   for again ([`address`]); nothing is published that was not read back.
 //! * Slices that others add to our Service would share its connections: they are removed ([`way`]).
