@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tempfile::TempDir;
-use testbed::{Cluster, Leash, eventually};
+use testbed::{Cluster, Leash};
 
 use crate::{
     documents::Documents,
@@ -67,18 +67,8 @@ pub(crate) async fn start(
     let line: Vec<&str> = line.iter().map(String::as_str).collect();
     let name = format!("{namespace}-{deployment}");
     let leash = Leash::start(cluster.directory(), &name, Path::new("/usr/bin/env"), &line).await?;
-    let (admin, webhook) = eventually("the operator to say where its servers are", async || {
-        let output = leash.output();
-        let started = output.lines().find_map(|line| {
-            let line: Value = serde_json::from_str(line).ok()?;
-            let address = |key: &str| line[key].as_str()?.parse().ok();
-            Some((address("admin")?, address("webhook")))
-        });
-        started.with_context(|| format!("it printed {output:?}"))
-    })
-    .await?;
     let user = format!("system:serviceaccount:{namespace}:{account}");
-    Ok(PodOfChart { replica: Replica { leash, admin, webhook, user }, _files: files })
+    Ok(PodOfChart { replica: Replica::started(leash, user).await?, _files: files })
 }
 
 /// The files of a volume.

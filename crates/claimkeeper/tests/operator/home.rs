@@ -182,18 +182,7 @@ impl Prepared {
     }
 
     pub(crate) async fn start(&self) -> Result<Replica> {
-        let leash = self.launch().await?;
-        let (admin, webhook) = eventually("the operator to say where its servers are", async || {
-            let output = leash.output();
-            let started = output.lines().find_map(|line| {
-                let line: Value = serde_json::from_str(line).ok()?;
-                let address = |key: &str| line[key].as_str()?.parse().ok();
-                Some((address("admin")?, address("webhook")))
-            });
-            started.with_context(|| format!("it printed {output:?}"))
-        })
-        .await?;
-        Ok(Replica { leash, admin, webhook, user: self.user.clone() })
+        Replica::started(self.launch().await?, self.user.clone()).await
     }
 }
 
@@ -207,6 +196,21 @@ pub(crate) struct Replica {
 }
 
 impl Replica {
+    /// A process that was just started, once it says where its servers are.
+    pub(crate) async fn started(leash: Leash, user: String) -> Result<Self> {
+        let (admin, webhook) = eventually("the operator to say where its servers are", async || {
+            let output = leash.output();
+            let started = output.lines().find_map(|line| {
+                let line: Value = serde_json::from_str(line).ok()?;
+                let address = |key: &str| line[key].as_str()?.parse().ok();
+                Some((address("admin")?, address("webhook")))
+            });
+            started.with_context(|| format!("it printed {output:?}"))
+        })
+        .await?;
+        Ok(Self { leash, admin, webhook, user })
+    }
+
     pub(crate) async fn ask(&self, path: &str) -> Result<(u16, String)> {
         timeout(Duration::from_secs(5), ask(self.admin, path)).await?
     }
