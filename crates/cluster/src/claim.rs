@@ -2,11 +2,18 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use k8s_openapi::{api::core::v1::PersistentVolumeClaim, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{Api, Client, Resource, api::ListParams};
+use prost::{DecodeError, Message};
 use serde::Deserialize;
 
-use crate::{ObjectKey, Pod, meta, store::Slim};
+use crate::{
+    ObjectKey, Pod,
+    binary::{Meta, not_empty},
+    meta,
+    store::Slim,
+};
 
 /// The annotation of volumes and claims that tells how often the data was lost, because a pod ran on another node.
 pub const BLANK_RECREATIONS: &str = "claimkeeper.dev/blank-recreations";
@@ -51,6 +58,7 @@ impl Claim {
 impl Slim for Claim {
     type Wire = Wire;
     const KIND: &'static str = "persistentvolumeclaims";
+    const FROM_BINARY: Option<fn(Bytes) -> Result<Wire, DecodeError>> = Some(from_binary);
 
     fn from_wire(Wire { mut metadata, spec }: Wire) -> Option<Self> {
         let owner = meta::controller(&mut metadata);
@@ -86,6 +94,27 @@ pub struct Wire {
 #[serde(rename_all = "camelCase")]
 struct WireSpec {
     volume_name: Option<String>,
+}
+
+fn from_binary(claim: Bytes) -> Result<Wire, DecodeError> {
+    let Binary { metadata, spec } = Binary::decode(claim)?;
+    let volume_name = not_empty(spec.unwrap_or_default().volume_name);
+    Ok(Wire { metadata: metadata.unwrap_or_default().slim(), spec: WireSpec { volume_name } })
+}
+
+/// `k8s.io/api/core/v1.PersistentVolumeClaim`, as far as some decision reads it.
+#[derive(Clone, PartialEq, Message)]
+struct Binary {
+    #[prost(message, tag = "1")]
+    metadata: Option<Meta>,
+    #[prost(message, tag = "2")]
+    spec: Option<BinarySpec>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct BinarySpec {
+    #[prost(string, tag = "3")]
+    volume_name: String,
 }
 
 #[cfg(test)]

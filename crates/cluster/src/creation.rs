@@ -1,5 +1,6 @@
 //! Making a claim, and what can come of it.
 
+use http::{HeaderValue, header::CONTENT_TYPE};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::{
     Client, Resource,
@@ -7,7 +8,7 @@ use kube::{
     core::{Request, Status},
 };
 use platform::{
-    client::{self, RequestError},
+    client::{self, RequestError, binary::BINARY},
     trouble::causes,
 };
 
@@ -18,7 +19,7 @@ use crate::ObjectKey;
 pub enum CreateError {
     /// What it is made from cannot be read, although somebody checked it before us.
     #[error("the template cannot be read: {0}")]
-    Template(serde_json::Error),
+    Template(String),
     /// The API server said no; these are its words.
     #[error("{}", .0.message)]
     Refused(Box<Status>),
@@ -68,11 +69,25 @@ impl From<kube::Error> for CreateError {
     }
 }
 
+/// A claim that is to be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NewClaim {
+    /// As text.
+    Json(Vec<u8>),
+    /// In the binary format, its envelope included.
+    Binary(Vec<u8>),
+}
+
 /// Asks the API server for a claim. That its name is ours to compute is the precondition: a second request for the same claim
 /// is refused, whoever sends it.
-pub async fn create(client: &Client, claim: &ObjectKey, body: Vec<u8>) -> Result<(), CreateError> {
+pub async fn create(client: &Client, claim: &ObjectKey, new: NewClaim) -> Result<(), CreateError> {
     let path = PersistentVolumeClaim::url_path(&(), Some(claim.namespace()));
+    let (body, format) = match new {
+        NewClaim::Json(body) => (body, HeaderValue::from_static("application/json")),
+        NewClaim::Binary(body) => (body, HeaderValue::from_static(BINARY)),
+    };
     let request = Request::new(path).create(&PostParams::default(), body);
-    let request = request.map_err(|error| CreateError::Unanswered(error.to_string()))?;
+    let mut request = request.map_err(|error| CreateError::Unanswered(error.to_string()))?;
+    request.headers_mut().insert(CONTENT_TYPE, format);
     Ok(client::send_unread(client, request).await?)
 }

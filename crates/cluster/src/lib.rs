@@ -9,6 +9,7 @@
 //! may be old; whoever is about to do something that cannot be undone reads live and decides again.
 
 pub mod attachment;
+pub mod binary;
 pub mod claim;
 pub mod class;
 pub mod creation;
@@ -30,6 +31,7 @@ pub mod server;
 pub mod service;
 pub mod slice;
 pub mod store;
+pub mod template;
 pub mod volume;
 pub mod watch;
 
@@ -48,4 +50,5 @@ pub use quota::Quota;
 pub use service::Service;
 pub use slice::Slice;
 pub use store::Store;
+pub use template::Template;
 pub use volume::Volume;

@@ -1,16 +1,19 @@
 //! Pods, as far as a decision reads them.
 
+mod binary;
+
+use bytes::Bytes;
 use k8s_openapi::{
     api::core::v1::{ObjectReference, Pod as FullPod},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
     jiff::Timestamp,
 };
 use kube::Resource;
+use prost::DecodeError;
 use serde::Deserialize;
-use serde_json::value::RawValue;
 
 use crate::{
-    ObjectKey, meta,
+    ObjectKey, Template, meta,
     store::{Index, Slim},
 };
 
@@ -73,8 +76,8 @@ pub enum Phase {
 pub struct EphemeralVolume {
     /// The volume's name within the pod.
     pub name: Box<str>,
-    /// `volumeClaimTemplate` exactly as the API server sent it, so that fields newer than our types reach the claim too.
-    pub template: Box<RawValue>,
+    /// What the claim is made from.
+    pub template: Template,
 }
 
 /// Pods by the `namespace/name` of the claims that are theirs to have.
@@ -121,6 +124,7 @@ impl Pod {
 impl Slim for Pod {
     type Wire = Wire;
     const KIND: &'static str = "pods";
+    const FROM_BINARY: Option<fn(Bytes) -> Result<Wire, DecodeError>> = Some(binary::read);
 
     fn from_wire(wire: Wire) -> Option<Self> {
         let Wire { mut metadata, spec, status } = wire;
@@ -227,7 +231,7 @@ struct WireUsedClaim {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct WireEphemeral {
-    volume_claim_template: Option<Box<RawValue>>,
+    volume_claim_template: Option<Template>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -252,7 +256,8 @@ mod tests {
                 "status":{"phase":"Pending"}}"#,
         );
         assert_eq!(pod.ephemeral_volumes.len(), 1);
-        assert_eq!(pod.ephemeral_volumes[0].template.get(), r#"{"spec":{"future": [1, 2.50]}}"#);
+        let Template::Json(template) = &pod.ephemeral_volumes[0].template else { panic!("in another format") };
+        assert_eq!(template.get(), r#"{"spec":{"future": [1, 2.50]}}"#);
         assert_eq!(ephemeral_claims(&pod), ["ci/build-scratch".into()]);
         assert_eq!((pod.being_deleted, pod.phase, pod.running), (false, Phase::Active, false));
     }

@@ -15,8 +15,10 @@ use std::{
     sync::{Arc, Weak},
 };
 
+use bytes::Bytes;
 use kube::Resource;
 use parking_lot::{Mutex, RwLock};
+use prost::DecodeError;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
@@ -29,6 +31,9 @@ pub trait Slim: Send + Sync + 'static {
 
     /// The plural name of the kind, for metrics and logs.
     const KIND: &'static str;
+
+    /// Decodes the binary format, for a kind that is watched in it: one of which there are many.
+    const FROM_BINARY: Option<fn(Bytes) -> Result<Self::Wire, DecodeError>> = None;
 
     /// Takes from the decoded object what is kept; none if it lacks what every object has.
     fn from_wire(wire: Self::Wire) -> Option<Self>

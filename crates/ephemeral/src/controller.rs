@@ -237,8 +237,8 @@ impl Ephemeral {
     }
 
     async fn create(&self, pod: &Pod, volume: &EphemeralVolume, key: &ObjectKey) -> Result<(), CreateError> {
-        let body = claim::body(pod, volume, key).map_err(CreateError::Template)?;
-        creation::create(&self.client, key, body).await
+        let new = claim::new(pod, volume, key).map_err(CreateError::Template)?;
+        creation::create(&self.client, key, new).await
     }
 
     fn known_namespace(&self, pod: &Pod) -> Option<Arc<Namespace>> {

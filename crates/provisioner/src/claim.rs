@@ -1,6 +1,6 @@
 //! The claim that is made from a pod's template.
 
-use cluster::Pod;
+use cluster::{Pod, creation::NewClaim};
 use serde_json::{Map, Value, json};
 
 use crate::{request::ORIGINAL, template::Template};
@@ -8,8 +8,8 @@ use crate::{request::ORIGINAL, template::Template};
 /// The label by which the releaser finds what the provisioner made.
 pub(crate) const MANAGED_BY: &str = "managed-by";
 
-/// The body of the request that creates the claim.
-pub(crate) fn body(pod: &Pod, name: &str, template: &Template, controller_id: &str, block_deletion: bool) -> Vec<u8> {
+/// The claim that is made from a template.
+pub(crate) fn new(pod: &Pod, name: &str, template: &Template, controller_id: &str, block_deletion: bool) -> NewClaim {
     let mut metadata = template.metadata.clone();
     metadata.insert("name".to_owned(), name.into());
     metadata.remove("generateName");
@@ -26,5 +26,5 @@ pub(crate) fn body(pod: &Pod, name: &str, template: &Template, controller_id: &s
     metadata.insert("ownerReferences".to_owned(), json!([owner]));
     let claim =
         json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": template.spec});
-    claim.to_string().into_bytes()
+    NewClaim::Json(claim.to_string().into_bytes())
 }

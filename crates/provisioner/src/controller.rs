@@ -217,7 +217,7 @@ impl Provisioner {
     async fn create(&self, pod: &Pod, key: &ObjectKey, template: &Template) -> Result<(), CreateError> {
         let id = &self.settings.controller_id;
         if self.may_block_owner_deletion.load(Ordering::Relaxed) {
-            match creation::create(&self.client, key, claim::body(pod, key.name(), template, id, true)).await {
+            match creation::create(&self.client, key, claim::new(pod, key.name(), template, id, true)).await {
                 Err(error) if error.is_about_block_owner_deletion() => {
                     // Several may find out at the same time; it is said once.
                     if self.may_block_owner_deletion.swap(false, Ordering::Relaxed) {
@@ -231,7 +231,7 @@ impl Provisioner {
                 outcome => return outcome,
             }
         }
-        creation::create(&self.client, key, claim::body(pod, key.name(), template, id, false)).await
+        creation::create(&self.client, key, claim::new(pod, key.name(), template, id, false)).await
     }
 
     /// Something already has the name although the cache does not know it: look at it live and decide again.

@@ -2,12 +2,13 @@
 
 use std::borrow::Cow;
 
-use cluster::{ObjectKey, class::CLASS_ANNOTATION, pod::EphemeralVolume};
+use cluster::{ObjectKey, Template, binary::Meta, class::CLASS_ANNOTATION, pod::EphemeralVolume};
 use k8s_openapi::{
     api::core::v1::{Node as FullNode, PersistentVolume, PersistentVolumeClaim},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
 use kube::Resource;
+use prost::Message;
 use serde::{Deserialize, de::IgnoredAny};
 
 const LOCAL_VOLUME: &str = "kubernetes.io/local-volume";
@@ -123,9 +124,33 @@ impl Node {
 
 /// The class that a volume's template names; none if it leaves the choice to the cluster.
 pub(super) fn class_of_template(volume: &EphemeralVolume) -> Option<Box<str>> {
-    let template: TemplateWire = serde_json::from_str(volume.template.get()).ok()?;
-    let annotated = template.metadata.annotations.and_then(|mut annotations| annotations.remove(CLASS_ANNOTATION));
-    annotated.or(template.spec.storage_class_name).map(String::into_boxed_str)
+    let (annotations, named) = match &volume.template {
+        Template::Json(template) => {
+            let TemplateWire { metadata, spec } = serde_json::from_str(template.get()).ok()?;
+            (metadata.annotations.unwrap_or_default(), spec.storage_class_name)
+        }
+        Template::Binary(template) => {
+            let BinaryTemplate { metadata, spec } = BinaryTemplate::decode(&**template).ok()?;
+            (metadata.unwrap_or_default().annotations, spec.unwrap_or_default().storage_class_name)
+        }
+    };
+    let annotated = annotations.get(CLASS_ANNOTATION).cloned();
+    annotated.or(named).map(String::into_boxed_str)
+}
+
+/// `k8s.io/api/core/v1.PersistentVolumeClaimTemplate`, as far as it matters here.
+#[derive(Clone, PartialEq, Message)]
+struct BinaryTemplate {
+    #[prost(message, tag = "1")]
+    metadata: Option<Meta>,
+    #[prost(message, tag = "2")]
+    spec: Option<BinarySpec>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct BinarySpec {
+    #[prost(string, optional, tag = "5")]
+    storage_class_name: Option<String>,
 }
 
 #[derive(Debug, Clone, Deserialize, Resource)]
@@ -212,19 +237,30 @@ mod tests {
         assert_eq!(claim(&json!({"ownerReferences": [bystander]}), &json!({})).owner, None);
     }
 
+    fn binary(metadata: &Value, spec: &Value) -> BinaryTemplate {
+        let annotations = metadata.get("annotations").cloned().unwrap_or_else(|| json!({}));
+        let metadata = Meta { annotations: serde_json::from_value(annotations).unwrap(), ..Meta::default() };
+        let spec: ClaimSpec = serde_json::from_value(spec.clone()).unwrap();
+        let spec = BinarySpec { storage_class_name: spec.storage_class_name };
+        BinaryTemplate { metadata: Some(metadata), spec: Some(spec) }
+    }
+
     #[test]
     fn the_class_is_the_one_that_kubernetes_takes() {
         let old = json!({"annotations": {CLASS_ANNOTATION: "old"}});
         let class = |metadata: &Value, spec: &Value| {
-            let template = json!({"metadata": metadata, "spec": spec}).to_string();
-            let template = RawValue::from_string(template).unwrap();
-            let of_template = class_of_template(&EphemeralVolume { name: "scratch".into(), template });
             let of_claim = claim(metadata, spec).class;
-            assert_eq!(of_template, of_claim);
+            let text = json!({"metadata": metadata, "spec": spec}).to_string();
+            let text = Template::Json(RawValue::from_string(text).unwrap());
+            for template in [text, Template::Binary(binary(metadata, spec).encode_to_vec().into())] {
+                let of_template = class_of_template(&EphemeralVolume { name: "scratch".into(), template });
+                assert_eq!(of_template, of_claim);
+            }
             of_claim
         };
         assert_eq!(class(&json!({}), &json!({"storageClassName": "new"})).as_deref(), Some("new"));
         assert_eq!(class(&old, &json!({"storageClassName": "new"})).as_deref(), Some("old"));
+        assert_eq!(class(&json!({}), &json!({"storageClassName": ""})).as_deref(), Some(""));
         assert_eq!(class(&json!({}), &json!({})), None);
     }
 

@@ -12,6 +12,7 @@
 //! sent twice, and a client that was built with a [`Fence`] refuses to write while this process does not lead.
 
 mod account;
+pub mod binary;
 mod fence;
 mod kubeconfig;
 mod metrics;

@@ -1,22 +1,23 @@
 //! One watch per kind: keeps a store like the API server's own, however often the connection breaks.
+//!
+//! kube has such a watch too, for JSON. Here pods and claims come in the binary format, of which we have to look only at what we
+//! keep, and a watch that has missed too much lists again at once.
 
-use std::{pin::pin, time::Duration};
+mod feed;
+mod stream;
 
-use futures::StreamExt;
+use std::time::Duration;
+
 use kube::{
     Api, Client, Resource,
     core::{ClusterResourceScope, NamespaceResourceScope},
-    runtime::{
-        WatchStreamExt,
-        watcher::{self, Event, ExponentialBackoff},
-    },
 };
 use platform::{
     metrics::{Counter, Family, Registry},
     readiness::Readiness,
-    trouble::{Trouble, causes},
 };
 
+use self::feed::Feed;
 use crate::{
     Namespace,
     server::ListMode,
@@ -116,20 +117,9 @@ impl Watches {
     ) -> impl Future<Output = ()> + Send + 'static {
         let gate = self.readiness.gate(format!("the cache of {}", T::KIND));
         let metrics = WatchMetrics::register(&self.registry, T::KIND, store);
-        let (store, mut mode) = (store.clone(), self.list_mode);
-        async move {
-            loop {
-                metrics.list_modes.with(&[T::KIND, mode.name()]).increment();
-                let config = configure(mode, &selection);
-                let refused = watch_until_refused(api.clone(), mode, config, &store, &metrics, || gate.open()).await;
-                tracing::warn!(
-                    kind = T::KIND,
-                    error = %refused,
-                    "the API server does not stream lists after all (its WatchList feature is off); falling back to paged lists"
-                );
-                mode = ListMode::Paged;
-            }
-        }
+        let (client, store, mode) = (self.client.clone(), store.clone(), self.list_mode);
+        let feed = Feed { client, api, selection, store, metrics, synced: move || gate.open() };
+        feed.keep_on(mode)
     }
 }
 
@@ -138,92 +128,6 @@ impl Watches {
 struct Selection {
     fields: Option<String>,
     labels: Option<String>,
-}
-
-fn configure(mode: ListMode, Selection { fields, labels }: &Selection) -> watcher::Config {
-    let config = watcher::Config::default().timeout(WATCH_SECONDS).page_size(PAGE_SIZE);
-    let config = fields.iter().fold(config, |config, fields| config.fields(fields));
-    let config = labels.iter().fold(config, |config, labels| config.labels(labels));
-    match mode {
-        ListMode::Streamed => config.streaming_lists(),
-        ListMode::Paged => config,
-    }
-}
-
-/// Watches for ever; returns only if the server refuses to stream lists.
-async fn watch_until_refused<T: Slim>(
-    api: Api<T::Wire>,
-    mode: ListMode,
-    config: watcher::Config,
-    store: &Store<T>,
-    metrics: &WatchMetrics,
-    synced: impl Fn(),
-) -> watcher::Error {
-    let pauses = backon::ExponentialBuilder::default()
-        .with_min_delay(Duration::from_millis(200))
-        // The jitter adds up to as much again.
-        .with_max_delay(LONGEST_PAUSE / 2)
-        .with_jitter()
-        .without_max_times();
-    let mut events = pin!(watcher::watcher(api, config).backoff(ExponentialBackoff::from(pauses)));
-    let mut trouble = Trouble::default();
-    loop {
-        match events.next().await {
-            Some(Ok(event)) => {
-                if trouble.ends() {
-                    tracing::info!(kind = T::KIND, "the watch is back");
-                }
-                if take_in(store, event, metrics) {
-                    synced();
-                }
-            }
-            Some(Err(error)) if mode == ListMode::Streamed && is_refusal(&error) => return error,
-            Some(Err(error)) => {
-                metrics.failures.increment();
-                let error = causes(&error);
-                if trouble.begins(&error) {
-                    tracing::warn!(
-                        kind = T::KIND,
-                        error,
-                        "the watch is interrupted; the cache may be out of date until it is back"
-                    );
-                }
-            }
-            // The watcher never ends by itself; if it did, asking again would be the right thing.
-            None => tokio::task::yield_now().await,
-        }
-    }
-}
-
-/// Returns true when a list is complete.
-fn take_in<T: Slim>(store: &Store<T>, event: Event<T::Wire>, metrics: &WatchMetrics) -> bool {
-    match event {
-        Event::Init => {
-            metrics.lists.increment();
-            store.begin_list();
-        }
-        Event::InitDone => {
-            store.end_list();
-            return true;
-        }
-        Event::InitApply(wire) | Event::Apply(wire) => {
-            if let Some(object) = T::from_wire(wire) {
-                store.apply(object);
-            }
-        }
-        Event::Delete(wire) => {
-            if let Some(object) = T::from_wire(wire) {
-                store.delete(object.key());
-            }
-        }
-    }
-    false
-}
-
-// "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled", status 422.
-fn is_refusal(error: &watcher::Error) -> bool {
-    matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status))
-        if status.code == 422 || (status.code == 400 && status.message.contains("sendInitialEvents")))
 }
 
 struct WatchMetrics {
