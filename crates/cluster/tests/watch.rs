@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use cluster::{
-    Claim, ObjectKey, Store,
+    Claim, ObjectKey, Pod, Store, Template, live,
     server::ListMode,
-    store::{Change, Subscription},
+    store::{Change, Slim, Subscription},
     watch::Watches,
 };
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod as FullPod};
 use kube::{
     Api,
-    api::{DeleteParams, PostParams},
+    api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use parking_lot::Mutex;
 use platform::{
@@ -137,6 +137,100 @@ async fn what_was_deleted_while_nobody_watched_is_reported_by_the_next_list() ->
         Ok(())
     })
     .await
+}
+
+/// Objects come in the binary format and are read live as text: nobody may be able to tell.
+#[tokio::test]
+async fn a_pod_and_a_claim_are_the_same_in_both_formats() -> Result<()> {
+    let cluster = testbed::shared().await?;
+    let scene = Scene::on(&cluster, ListMode::Streamed).await?;
+    let (admin, namespace) = (cluster.admin().await?, scene.namespace.clone());
+    let pods: Api<FullPod> = Api::namespaced(admin.clone(), &namespace);
+    let annotations = json!({"claimkeeper.dev/cache.claim": "x", "other.example.dev/note": "y".repeat(300)});
+    let template = json!({
+        "metadata": {"labels": {"team": "ci"}},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    });
+    let spec = json!({
+        "schedulingGates": [{"name": "claimkeeper.dev/home-node"}],
+        "serviceAccountName": "default",
+        "containers": [{"name": "main", "image": "none", "env": [{"name": "A", "value": "b"}]}],
+        "volumes": [
+            {"name": "tmp", "emptyDir": {"sizeLimit": "1Mi"}},
+            {"name": "data", "persistentVolumeClaim": {"claimName": "data", "readOnly": true}},
+            {"name": "scratch", "ephemeral": {"volumeClaimTemplate": template}},
+        ],
+    });
+    let ended = json!({"status": {"phase": "Succeeded"}});
+    for (name, patch) in [("waits", None), ("ended", Some(ended))] {
+        let metadata = json!({"name": name, "annotations": annotations, "labels": {"app": "x"}, "finalizers": ["example.dev/stay"]});
+        let pod = serde_json::from_value(json!({"metadata": metadata, "spec": spec}))?;
+        let owner = pods.create(&PostParams::default(), &pod).await?;
+        if let Some(status) = patch {
+            pods.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await?;
+            // Somebody asked for its end, and somebody else holds it.
+            pods.delete(name, &DeleteParams::default().grace_period(0)).await?;
+        }
+        let claim = json!({
+            "metadata": {
+                "name": format!("{name}-scratch"),
+                "labels": {"reclaimable-pv-releaser.kubernetes.io/managed-by": "x", "app": "y"},
+                "annotations": {"claimkeeper.dev/blank-recreations": "3"},
+                "ownerReferences": [
+                    {"apiVersion": "v1", "kind": "ConfigMap", "name": "bystander", "uid": "u0"},
+                    {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": owner.metadata.uid, "controller": true},
+                ],
+            },
+            "spec": {"accessModes": ["ReadWriteOnce"], "volumeName": "pv-1", "storageClassName": "", "resources": {"requests": {"storage": "1Gi"}}},
+        });
+        scene.claims.create(&PostParams::default(), &serde_json::from_value(claim)?).await?;
+    }
+    let watched: Store<Pod> = Store::new(vec![|_| true], vec![]);
+    let _feeds = [scene.feed(), tokio::spawn(scene.watches.feed(&watched))];
+    watched.synced().await;
+    scene.store.synced().await;
+
+    let live: Api<<Claim as Slim>::Wire> = Api::namespaced(admin.clone(), &namespace);
+    for read in live::list::<Claim>(&live).await? {
+        let told = scene.store.get(&read.key).context("a claim is not known")?;
+        assert_eq!(*told, read);
+        assert!(read.release_labels.is_some() && read.owned_by_pod && read.volume.is_some(), "{read:?}");
+    }
+    let live: Api<<Pod as Slim>::Wire> = Api::namespaced(admin, &namespace);
+    let read = live::list::<Pod>(&live).await?;
+    assert_eq!(read.len(), 2);
+    for read in read {
+        let told = watched.get(&read.key).context("a pod is not known")?;
+        assert!(matches!(told.ephemeral_volumes[0].template, Template::Binary(_)), "it came as text");
+        assert!(matches!(read.ephemeral_volumes[0].template, Template::Json(_)));
+        assert_eq!(without_templates(&told), without_templates(&read));
+    }
+    assert_eq!(scene.store.len(), 2);
+    for pod in ["waits", "ended"] {
+        pods.patch(pod, &PatchParams::default(), &Patch::Merge(json!({"metadata": {"finalizers": null}}))).await?;
+    }
+    Ok(())
+}
+
+fn without_templates(pod: &Pod) -> String {
+    let volumes: Vec<_> = pod.ephemeral_volumes.iter().map(|volume| &volume.name).collect();
+    // All fields by name, so that a new one cannot be forgotten.
+    let Pod {
+        key,
+        uid,
+        created,
+        being_deleted,
+        phase,
+        running,
+        ephemeral_volumes: _,
+        used_claims,
+        node,
+        waits_for_home,
+        claim_requests,
+    } = pod;
+    format!(
+        "{key} {uid} {created} {being_deleted} {phase:?} {running} {volumes:?} {used_claims:?} {node:?} {waits_for_home} {claim_requests:?}"
+    )
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -153,9 +153,7 @@ mod tests {
         let labels = BTreeMap::from([("a".to_owned(), "b".to_owned())]);
         let metadata = Meta { labels: labels.clone(), name: "not its to say".to_owned(), ..Meta::default() };
         let template = BinaryClaim { metadata: Some(metadata), spec: spec.clone() }.encode_to_vec();
-        let NewClaim::Binary(body) = made_from(Template::Binary(template.into())) else {
-            panic!("in another format")
-        };
+        let NewClaim::Binary(body) = made_from(Template::Binary(template.into())) else { panic!("in another format") };
         let claim = BinaryClaim::decode(binary::open(body.into()).unwrap()).unwrap();
         assert_eq!(claim.spec, spec);
         let metadata = claim.metadata.unwrap();

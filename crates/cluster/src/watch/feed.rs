@@ -54,6 +54,8 @@ struct Progress {
     version: Option<String>,
     /// Whether something was heard since the last pause.
     heard: bool,
+    /// When a list was last asked for without a pause.
+    listed_at_once: Option<Instant>,
     trouble: Trouble,
 }
 
@@ -99,10 +101,19 @@ impl<T: Slim, S: Fn() + Send + Sync + 'static> Feed<T, S> {
 
     /// Tells of it once. Whether to wait before the next try.
     fn is_in_trouble(&self, interruption: &Interruption, progress: &mut Progress) -> bool {
-        if interruption.needs_list() && progress.version.take().is_some() {
-            // Nothing is wrong with the server, and until the list is there we know less than we could.
-            tracing::info!(kind = T::KIND, reason = %interruption, "the watch has missed too much; listing again");
-            return false;
+        if interruption.has_missed_too_much() {
+            let was_watching = progress.version.take().is_some();
+            let again = progress.listed_at_once.is_some_and(|last| last.elapsed() < LONGEST_PAUSE);
+            if was_watching && !again {
+                // Nothing is wrong with the server, and until the list is there we know less than we could.
+                tracing::info!(kind = T::KIND, reason = %interruption, "the watch has missed too much; listing again");
+                progress.listed_at_once = Some(Instant::now());
+                return false;
+            }
+        }
+        if matches!(interruption, Interruption::Unreadable(_)) {
+            // Whatever it was, the list has it too, or has it no more.
+            progress.version = None;
         }
         self.metrics.failures.increment();
         let error = causes(interruption);

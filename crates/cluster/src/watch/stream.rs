@@ -17,7 +17,10 @@ use kube::{
 use platform::client::binary::{self, BINARY, BinaryError};
 use prost::Message;
 
-use crate::{binary::{AnyObject, Meta}, store::Slim};
+use crate::{
+    binary::{AnyObject, Meta},
+    store::Slim,
+};
 
 /// Far more than the biggest object that the API server takes in.
 const LONGEST_EVENT: usize = 64 << 20;
@@ -58,9 +61,8 @@ impl From<prost::DecodeError> for Interruption {
 impl Interruption {
     /// Whether it makes no sense to go on where the watch stopped: the server has forgotten what happened since, or was itself set
     /// back to an earlier time.
-    pub(super) fn needs_list(&self) -> bool {
+    pub(super) fn has_missed_too_much(&self) -> bool {
         self.status().is_some_and(|status| status.code == 410 || status.message.contains("Too large resource version"))
-            || matches!(self, Self::Unreadable(_))
     }
 
     /// Whether the server does not stream lists, which it says in several ways: "sendInitialEvents is forbidden for watch unless the
@@ -219,4 +221,134 @@ struct BinaryEvent {
 struct RawExtension {
     #[prost(bytes = "bytes", tag = "1")]
     raw: Bytes,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Claim, Namespace, binary::Moment};
+
+    /// A claim under way, in short: what happened to it, its name and its version.
+    fn told(event: WatchEvent<<Claim as Slim>::Wire>) -> String {
+        use kube::ResourceExt;
+        let of = |wire: <Claim as Slim>::Wire| {
+            let version = wire.resource_version().unwrap_or_default();
+            let claim = Claim::from_wire(wire).unwrap();
+            format!("{}@{version}{}", claim.key, if claim.being_deleted { " ends" } else { "" })
+        };
+        match event {
+            WatchEvent::Added(wire) => format!("added {}", of(wire)),
+            WatchEvent::Modified(wire) => format!("modified {}", of(wire)),
+            WatchEvent::Deleted(wire) => format!("deleted {}", of(wire)),
+            WatchEvent::Bookmark(mark) => {
+                format!("bookmark @{} {:?}", mark.metadata.resource_version, mark.metadata.annotations)
+            }
+            WatchEvent::Error(status) => format!("error {} {}", status.code, status.message),
+        }
+    }
+
+    fn frame(kind: &str, object: Vec<u8>) -> Vec<u8> {
+        let object = Some(RawExtension { raw: object.into() });
+        let event = BinaryEvent { kind: kind.to_owned(), object }.encode_to_vec();
+        [&u32::try_from(event.len()).unwrap().to_be_bytes()[..], &event].concat()
+    }
+
+    fn claim(version: &str, deleted: Option<Moment>) -> Vec<u8> {
+        let metadata = Meta {
+            namespace: "ci".to_owned(),
+            name: "scratch".to_owned(),
+            resource_version: version.to_owned(),
+            deletion_timestamp: deleted,
+            ..Meta::default()
+        };
+        binary::wrap("v1", "PersistentVolumeClaim", &AnyObject { metadata: Some(metadata) })
+    }
+
+    fn in_binary() -> Vec<u8> {
+        let annotations = [("k8s.io/initial-events-end".to_owned(), "true".to_owned())].into();
+        let mark = Meta { resource_version: "8".to_owned(), annotations, ..Meta::default() };
+        let mark = binary::wrap("v1", "PersistentVolumeClaim", &AnyObject { metadata: Some(mark) });
+        let gone = br#"{"kind":"Status","code":410,"message":"too old","reason":"Expired"}"#.to_vec();
+        [
+            frame("ADDED", claim("7", None)),
+            frame("BOOKMARK", mark),
+            frame("MODIFIED", claim("9", Some(Moment { seconds: 1_700_000_000 }))),
+            frame("DELETED", claim("10", None)),
+            frame("ERROR", gone),
+        ]
+        .concat()
+    }
+
+    fn in_json() -> Vec<u8> {
+        br#"{"type":"ADDED","object":{"metadata":{"namespace":"ci","name":"scratch","resourceVersion":"7"}}}
+{"type":"BOOKMARK","object":{"kind":"PersistentVolumeClaim","apiVersion":"v1","metadata":{"resourceVersion":"8","annotations":{"k8s.io/initial-events-end":"true"}}}}
+{"type":"MODIFIED","object":{"metadata":{"namespace":"ci","name":"scratch","resourceVersion":"9","deletionTimestamp":"2026-01-01T00:00:00Z"}}}
+{"type":"DELETED","object":{"metadata":{"namespace":"ci","name":"scratch","resourceVersion":"10"}}}
+{"type":"ERROR","object":{"kind":"Status","code":410,"message":"too old","reason":"Expired"}}
+"#
+        .to_vec()
+    }
+
+    fn events(binary: bool) -> Events {
+        let patience = Duration::from_secs(1);
+        Events { body: Body::empty(), binary, rest: BytesMut::new(), searched: 0, patience }
+    }
+
+    #[test]
+    fn events_are_the_same_in_both_formats_wherever_they_are_cut() {
+        for (binary, bytes) in [(true, in_binary()), (false, in_json())] {
+            for size in (1..40).chain([bytes.len()]) {
+                let (mut events, mut heard) = (events(binary), Vec::new());
+                for chunk in bytes.chunks(size) {
+                    events.rest.extend_from_slice(chunk);
+                    while let Some(event) = events.split().unwrap() {
+                        let event = if binary { from_binary::<Claim>(event) } else { from_json::<Claim>(&event) };
+                        heard.push(told(event.unwrap()));
+                    }
+                }
+                let expected = [
+                    "added ci/scratch@7",
+                    r#"bookmark @8 {"k8s.io/initial-events-end": "true"}"#,
+                    "modified ci/scratch@9 ends",
+                    "deleted ci/scratch@10",
+                    "error 410 too old",
+                ];
+                assert_eq!(heard, expected, "in pieces of {size} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_event_is_said_to_be_none() {
+        let unreadable = |event: Vec<u8>| {
+            let mut events = events(true);
+            events.rest.extend_from_slice(&event);
+            let event = events.split().unwrap().unwrap();
+            from_binary::<Claim>(event).unwrap_err().to_string()
+        };
+        for (event, words) in [
+            (frame("MOVED", claim("1", None)), r#"unknown type "MOVED""#),
+            (frame("ADDED", b"{}".to_vec()), "does not begin as objects"),
+            (frame("ADDED", b"k8s\0\xff".to_vec()), "Protobuf"),
+            (vec![0, 0, 0, 1, 0xff], "Protobuf"),
+        ] {
+            let told = unreadable(event);
+            assert!(told.contains(words), "{told}");
+        }
+        let other = from_binary::<Namespace>(Bytes::from(frame("ADDED", claim("1", None))).slice(4..)).unwrap_err();
+        assert!(other.to_string().contains("a format that was not asked for"), "{other}");
+        let said = from_json::<Claim>(br#"{"kind":"Status","status":"Failure","code":502,"message":"no backend"}"#);
+        assert!(matches!(said, Err(Interruption::Ended(status)) if status.code == 502));
+        assert!(matches!(from_json::<Claim>(b"<html>"), Err(Interruption::Unreadable(_))));
+    }
+
+    #[test]
+    fn an_event_without_an_end_is_not_waited_for_for_ever() {
+        for binary in [true, false] {
+            let mut events = events(binary);
+            events.rest.extend_from_slice(&u32::MAX.to_be_bytes());
+            events.rest.resize(LONGEST_EVENT + 1, b'x');
+            assert!(events.split().unwrap_err().to_string().contains("an event of more than"));
+        }
+    }
 }
