@@ -164,7 +164,7 @@ fn publish(results: &Results, pod_size: usize, command: String) -> Result<()> {
              Every run starts with the same objects, restored into etcd, and a fresh API server with default limits. Everyone elects a\n\
              leader, as by default. kube-controller-manager v1.37.1 runs with `--controllers=ephemeral-volume-controller`: at its defaults\n\
              (measured once, over its first {CLAIMS_AT_DEFAULTS} claims), and with `--kube-api-qps=-1`. The ceiling is a load generator that \
-             POSTs the same\nclaims, prepared, over as many connections as claimkeeper uses ({}) and with answers in the same format, while a \
+             POSTs the same\nclaims, prepared, over as many connections as claimkeeper uses ({}) and in the same binary format, while a \
              watch of pods and\none of claims are open.",
             super::contestant::CONNECTIONS
         ),

@@ -4,6 +4,8 @@
 //! other and look at nothing but the status, while the two watches that a controller needs are open and what they bring is
 //! thrown away. It is a process of its own, compiled as the operator is, so that nothing else disturbs it.
 
+mod binary;
+
 use std::{cell::RefCell, net::SocketAddr, path::PathBuf, rc::Rc, sync::Arc};
 
 use anyhow::{Context, Result, ensure};
@@ -13,16 +15,15 @@ use http::{Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
-use k8s_openapi::api::core::v1::Pod;
 use kube::{
-    Api, Client, Config, ResourceExt,
-    api::ListParams,
+    Config,
     client::ConfigExt,
     config::{KubeConfigOptions, Kubeconfig},
 };
-use serde_json::{Value, json};
 use tokio::{net::TcpStream, task::LocalSet};
 use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
+
+use self::binary::{BINARY, Pod, WATCH_IN_BINARY};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -47,7 +48,6 @@ async fn generate(arguments: Arguments) -> Result<()> {
     let kubeconfig = Kubeconfig::read_from(&arguments.kubeconfig)?;
     let token = serde_json::to_value(&kubeconfig)?["users"][0]["user"]["token"].as_str().map(str::to_owned);
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-    let client = Client::try_from(config.clone())?;
     let host = config.cluster_url.authority().context("the server has no address")?.to_string();
     let server = Server {
         address: host.parse().context("the server's address is not one of this machine")?,
@@ -55,11 +55,10 @@ async fn generate(arguments: Arguments) -> Result<()> {
         authorization: format!("Bearer {}", token.context("the kubeconfig has no token")?),
         host,
     };
-    let pods: Api<Pod> = Api::all(client);
-    let pods = pods.list(&ListParams::default()).await?;
-    let version = pods.metadata.resource_version.clone().unwrap_or_default();
-    let requests = pods.items.iter().map(|pod| server.create_claim(pod)).collect::<Result<Vec<_>>>()?;
-    drop(pods);
+    let list = server.connect().await?.send_request(server.request(Method::GET, "/api/v1/pods", Bytes::new())?).await?;
+    ensure!(list.status() == StatusCode::OK, "the list of pods was answered with {}", list.status());
+    let (pods, version) = binary::pods(&list.into_body().collect().await?.to_bytes())?;
+    let requests = pods.into_iter().map(|pod| server.create_claim(pod)).collect::<Result<Vec<_>>>()?;
 
     for kind in ["pods", "persistentvolumeclaims"] {
         let path = format!("/api/v1/{kind}?watch=true&allowWatchBookmarks=true&resourceVersion={version}");
@@ -112,9 +111,8 @@ impl Server {
     }
 
     fn request(&self, method: Method, path: &str, body: Bytes) -> Result<Request<Full<Bytes>>> {
-        // As the operator has it: answers that nobody reads come in the format that costs the server least.
-        let unread = method == Method::POST;
-        let accept = if unread { "application/vnd.kubernetes.protobuf" } else { "application/json" };
+        // As the operator has it: in the format that costs the server least.
+        let accept = if path.contains("watch=true") { WATCH_IN_BINARY } else { BINARY };
         let request = Request::builder()
             .method(method)
             .uri(path)
@@ -122,36 +120,12 @@ impl Server {
             .header(header::AUTHORIZATION, &self.authorization)
             .header(header::USER_AGENT, "ceiling")
             .header(header::ACCEPT, accept)
-            .header(header::CONTENT_TYPE, "application/json");
+            .header(header::CONTENT_TYPE, BINARY);
         Ok(request.body(Full::new(body))?)
     }
 
-    fn create_claim(&self, pod: &Pod) -> Result<Request<Full<Bytes>>> {
-        let namespace = pod.namespace().context("a pod without a namespace")?;
-        let pod = serde_json::to_value(pod)?;
-        let volumes = pod["spec"]["volumes"].as_array();
-        let volume = volumes.into_iter().flatten().find(|volume| volume["ephemeral"].is_object());
-        let volume = volume.context("a pod without an ephemeral volume")?;
-        let body = serde_json::to_vec(&claim(&pod, volume))?;
-        self.request(Method::POST, &format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims"), body.into())
+    fn create_claim(&self, pod: Pod) -> Result<Request<Full<Bytes>>> {
+        let (namespace, claim) = binary::claim(pod)?;
+        self.request(Method::POST, &format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims"), claim.into())
     }
-}
-
-fn claim(pod: &Value, volume: &Value) -> Value {
-    let template = &volume["ephemeral"]["volumeClaimTemplate"];
-    let (name, uid) = (&pod["metadata"]["name"], &pod["metadata"]["uid"]);
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    json!({
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {
-            "namespace": pod["metadata"]["namespace"],
-            "name": format!("{}-{}", text(name), text(&volume["name"])),
-            "labels": template["metadata"]["labels"],
-            "ownerReferences": [{
-                "apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid, "controller": true, "blockOwnerDeletion": true,
-            }],
-        },
-        "spec": template["spec"],
-    })
 }
