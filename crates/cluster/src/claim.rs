@@ -12,7 +12,7 @@ use crate::{
     ObjectKey, Pod,
     binary::{Meta, not_empty},
     meta,
-    store::Slim,
+    store::{FromBinary, Slim},
 };
 
 /// The annotation of volumes and claims that tells how often the data was lost, because a pod ran on another node.
@@ -58,7 +58,7 @@ impl Claim {
 impl Slim for Claim {
     type Wire = Wire;
     const KIND: &'static str = "persistentvolumeclaims";
-    const FROM_BINARY: Option<fn(Bytes) -> Result<Wire, DecodeError>> = Some(from_binary);
+    const FROM_BINARY: Option<FromBinary<Wire>> = Some(from_binary);
 
     fn from_wire(Wire { mut metadata, spec }: Wire) -> Option<Self> {
         let owner = meta::controller(&mut metadata);

@@ -2,19 +2,17 @@
 
 mod binary;
 
-use bytes::Bytes;
 use k8s_openapi::{
     api::core::v1::{ObjectReference, Pod as FullPod},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
     jiff::Timestamp,
 };
 use kube::Resource;
-use prost::DecodeError;
 use serde::Deserialize;
 
 use crate::{
     ObjectKey, Template, meta,
-    store::{Index, Slim},
+    store::{FromBinary, Index, Slim},
 };
 
 /// The scheduling gate of pods whose home node is away and must not be left.
@@ -124,7 +122,7 @@ impl Pod {
 impl Slim for Pod {
     type Wire = Wire;
     const KIND: &'static str = "pods";
-    const FROM_BINARY: Option<fn(Bytes) -> Result<Wire, DecodeError>> = Some(binary::read);
+    const FROM_BINARY: Option<FromBinary<Wire>> = Some(binary::read);
 
     fn from_wire(wire: Wire) -> Option<Self> {
         let Wire { mut metadata, spec, status } = wire;

@@ -33,7 +33,7 @@ pub trait Slim: Send + Sync + 'static {
     const KIND: &'static str;
 
     /// Decodes the binary format, for a kind that is watched in it: one of which there are many.
-    const FROM_BINARY: Option<fn(Bytes) -> Result<Self::Wire, DecodeError>> = None;
+    const FROM_BINARY: Option<FromBinary<Self::Wire>> = None;
 
     /// Takes from the decoded object what is kept; none if it lacks what every object has.
     fn from_wire(wire: Self::Wire) -> Option<Self>
@@ -43,6 +43,9 @@ pub trait Slim: Send + Sync + 'static {
     /// Where the object is found.
     fn key(&self) -> &ObjectKey;
 }
+
+/// Decodes an object that was taken out of its envelope.
+pub type FromBinary<W> = fn(Bytes) -> Result<W, DecodeError>;
 
 /// A secondary index: objects by values computed from them.
 pub struct Index<T> {

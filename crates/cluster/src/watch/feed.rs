@@ -59,6 +59,14 @@ struct Progress {
     trouble: Trouble,
 }
 
+impl Progress {
+    fn is_back(&mut self, kind: &str) {
+        if self.trouble.ends() {
+            tracing::info!(kind, "the watch is back");
+        }
+    }
+}
+
 impl<T: Slim, S: Fn() + Send + Sync + 'static> Feed<T, S> {
     /// Feeds the store until the future is dropped.
     pub(super) async fn keep_on(self, mut mode: ListMode) {
@@ -138,7 +146,7 @@ impl<T: Slim, S: Fn() + Send + Sync + 'static> Feed<T, S> {
         self.begin_list();
         loop {
             let page = self.api.list(&parameters).await.map_err(Interruption::Refused)?;
-            self.is_back(progress);
+            progress.is_back(T::KIND);
             for wire in page.items {
                 self.apply(wire);
             }
@@ -166,7 +174,7 @@ impl<T: Slim, S: Fn() + Send + Sync + 'static> Feed<T, S> {
         let since = progress.version.as_deref().unwrap_or("0");
         let patience = Duration::from_secs(WATCH_SECONDS.into()) + GRACE;
         let mut events = Events::ask::<T>(&self.client, self.api.resource_url(), &parameters, since, patience).await?;
-        self.is_back(progress);
+        progress.is_back(T::KIND);
         if progress.version.is_none() {
             self.begin_list();
         }
@@ -202,12 +210,6 @@ impl<T: Slim, S: Fn() + Send + Sync + 'static> Feed<T, S> {
             }
         }
         Ok(())
-    }
-
-    fn is_back(&self, progress: &mut Progress) {
-        if progress.trouble.ends() {
-            tracing::info!(kind = T::KIND, "the watch is back");
-        }
     }
 
     fn begin_list(&self) {

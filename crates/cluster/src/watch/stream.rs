@@ -66,7 +66,7 @@ impl Interruption {
     }
 
     /// Whether the server does not stream lists, which it says in several ways: "sendInitialEvents is forbidden for watch unless the
-    /// WatchList feature gate is enabled", with status 422.
+    /// `WatchList` feature gate is enabled", with status 422.
     pub(super) fn is_about_streaming(&self) -> bool {
         matches!(self, Self::Refused(kube::Error::Api(status))
             if status.code == 422 || (status.code == 400 && status.message.contains("sendInitialEvents")))
