@@ -187,8 +187,8 @@ async fn a_pod_and_a_claim_are_the_same_in_both_formats() -> Result<()> {
     }
     let watched: Store<Pod> = Store::new(vec![|_| true], vec![]);
     let _feeds = [scene.feed(), tokio::spawn(scene.watches.feed(&watched))];
-    watched.synced().await;
-    scene.store.synced().await;
+    let synced = async { tokio::join!(watched.synced(), scene.store.synced()) };
+    tokio::time::timeout(testbed::PATIENCE, synced).await.context("the lists are not complete")?;
 
     let live: Api<<Claim as Slim>::Wire> = Api::namespaced(admin.clone(), &namespace);
     for read in live::list::<Claim>(&live).await? {
