@@ -1,8 +1,8 @@
 //! What we know of the cluster: slim objects, one watch per kind, indexes, ownership and names.
 //!
 //! ```text
-//! kube-apiserver ==watch==> decode (slim, without managedFields) ==> Store ==changes==> a feature's queue
-//!                                                                      └── indexes <── observations of every feature
+//! kube-apiserver ==watch==> decode (binary or JSON; slim, without managedFields) ==> Store ==changes==> a feature's queue
+//!                                                                                      └── indexes <── observations of every feature
 //! ```
 //!
 //! A store never writes and is never written back: writes are explicit patches made by the features. What a store holds
