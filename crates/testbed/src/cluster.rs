@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    net::{SocketAddr, TcpListener},
     path::{Path, PathBuf},
     process::Command,
     sync::Arc,
@@ -25,7 +26,7 @@ use crate::{
     flags::Layout,
     image::{self, Image},
     kubeconfig::{self, Credentials},
-    node::{RealNode, RealNodes},
+    node::{self, RealNode, RealNodes},
     pki::Identity,
     process,
 };
@@ -135,6 +136,11 @@ impl Cluster {
     #[must_use]
     pub fn keeper(&self) -> Option<u32> {
         fs::read_to_string(self.directory().join("pids/keeper")).ok()?.parse().ok()
+    }
+
+    /// Listens at an address of the real nodes, where their pods can connect. Nobody waits on the socket by itself: it does not block.
+    pub fn listen(&self, address: SocketAddr) -> Result<TcpListener> {
+        node::listen(self.keeper().context("there is no real node to listen on")?, address)
     }
 
     /// Gives an image to every real node whose containerd runs, where pods then find it by its name.

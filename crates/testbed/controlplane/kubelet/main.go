@@ -1,4 +1,5 @@
-// Command kubelet is what a real node runs of Kubernetes in one file: kubelet and kube-proxy, chosen by the first argument.
+// Command kubelet is what a real node runs of Kubernetes in one file: kubelet and kube-proxy, chosen by the first argument. Beside the
+// kubelet runs a CSI driver of local disks, so that pods can have volumes that are not tied to their node, but lost with it.
 //
 // It is not a part of the control plane's file, which would make every component of every cluster bigger, those that are
 // measured in benchmarks too.
@@ -26,6 +27,10 @@ func main() {
 	os.Args = os.Args[1:]
 	switch os.Args[0] {
 	case "kubelet":
+		if err := serveLocaldisk(os.Args); err != nil {
+			// Pods without such volumes do not miss it.
+			fmt.Fprintln(os.Stderr, "localdisk:", err)
+		}
 		os.Exit(cli.Run(kubelet.NewKubeletCommand(context.Background())))
 	case "kube-proxy":
 		os.Exit(cli.Run(proxy.NewProxyCommand()))

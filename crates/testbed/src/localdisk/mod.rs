@@ -1,5 +1,5 @@
-//! A stand-in for a CSI driver of local disks, `localdisk.csi.acstor.io`, for nodes that are only objects: on the API it does what
-//! that driver does, and instead of disks it remembers what would be on them.
+//! A stand-in for a CSI driver of local disks, `localdisk.csi.acstor.io`: on the API it does what that driver does. For nodes that are
+//! only objects it remembers what would be on their disks; real nodes mount real directories, by a driver beside their kubelet.
 //!
 //! ```text
 //! claim ──scheduler──► selected-node ──► volume with the attribute selected-initial-node, free to be used anywhere

@@ -17,23 +17,31 @@
 //! each in memory and on disk, and a control group with everything that runs on it: without this group and this memory it is a
 //! machine without power. What they can't have on their own, because there is one network: ports of pods with `hostNetwork`,
 //! and a kube-proxy, which takes itself for `node-1`'s and ends when that Node object is deleted.
+//!
+//! Each kubelet has the driver of local disks beside it that [`LocalDisks`](crate::LocalDisks) stands in for on the API: what pods write
+//! to such a volume is in the directory `localdisk` of their node.
 
 mod config;
 mod keeper;
 mod requirements;
 
 use std::{
+    fs::File,
+    net::{SocketAddr, TcpListener},
     ops::RangeInclusive,
+    os::fd::AsFd,
     path::{Path, PathBuf},
     process::Command,
+    thread,
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 
 pub(crate) use config::write_credentials;
 use keeper::Keeper;
 pub(crate) use requirements::ensure_possible;
 pub use requirements::{real_node_turn, real_node_unavailable};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::{
     binaries::{Binaries, NodeBinaries},
@@ -203,6 +211,19 @@ fn kubelet_arguments(layout: &Layout, node: RealNode) -> Vec<String> {
         format!("--hostname-override={}", node.name()),
         format!("--node-ip={}", node.address()),
     ]
+}
+
+/// Listens in the network of the nodes that this keeper has.
+pub(crate) fn listen(keeper: u32, address: SocketAddr) -> Result<TcpListener> {
+    let network = File::open(format!("/proc/{keeper}/ns/net")).context("the network of the nodes is gone")?;
+    // A thread of its own, because the others are to stay where they are. The socket stays where it was made.
+    let listening = thread::spawn(move || {
+        move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))?;
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true).map(|()| listener)
+    });
+    let listener = listening.join().map_err(|_| anyhow!("the thread that was to listen has panicked"))?;
+    listener.with_context(|| format!("cannot listen on {address} of the nodes"))
 }
 
 /// The machine's statically linked busybox.

@@ -61,6 +61,8 @@ use tempfile::TempDir;
 use tokio::{net::TcpListener, task::JoinHandle};
 pub use volume::{Endpoint, MOUNT_ENDPOINT, PV_NAME, PVC_NAME, PVC_NAMESPACE, Spec, Volume};
 
+use crate::Cluster;
+
 /// The user that may log in.
 pub const USERNAME: &str = "storageos";
 /// The user's password at first.
@@ -71,6 +73,8 @@ pub struct StorageOs {
     store: Arc<Store>,
     address: SocketAddr,
     secret: TempDir,
+    /// The cluster in whose real nodes' network it is, if not in this process's.
+    cluster: Option<Cluster>,
     task: Option<JoinHandle<()>>,
 }
 
@@ -82,9 +86,18 @@ impl StorageOs {
 
     /// On an address of one's own, for this user.
     pub async fn start_at(address: SocketAddr, username: &str, password: &str) -> Result<Self> {
+        Self::start_in(None, address, username, password).await
+    }
+
+    /// On an address of the real nodes of a cluster, whose pods reach nothing else.
+    pub async fn start_on_nodes(cluster: &Cluster, address: SocketAddr) -> Result<Self> {
+        Self::start_in(Some(cluster.clone()), address, USERNAME, PASSWORD).await
+    }
+
+    async fn start_in(cluster: Option<Cluster>, address: SocketAddr, username: &str, password: &str) -> Result<Self> {
         let store = Arc::new(Store::new(username, password));
         let secret = tempfile::Builder::new().prefix("claimkeeper-storageos-").tempdir()?;
-        let mut server = Self { store, address, secret, task: None };
+        let mut server = Self { store, address, secret, cluster, task: None };
         server.write_secret(username, password)?;
         server.open().await?;
         Ok(server)
@@ -133,7 +146,10 @@ impl StorageOs {
     /// Listens again where it did before.
     pub async fn open(&mut self) -> Result<()> {
         self.close().await;
-        let listener = TcpListener::bind(self.address).await;
+        let listener = match &self.cluster {
+            Some(cluster) => Ok(TcpListener::from_std(cluster.listen(self.address)?)?),
+            None => TcpListener::bind(self.address).await,
+        };
         let listener = listener.with_context(|| format!("cannot listen on {}", self.address))?;
         self.address = listener.local_addr()?;
         self.task = Some(tokio::spawn(server::serve(listener, Arc::clone(&self.store))));
