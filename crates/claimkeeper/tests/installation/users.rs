@@ -1,135 +1,174 @@
-//! What users of the cluster notice of an installation: one real pod or claim for every feature.
+//! What users of the cluster notice of an installation: real pods on real volumes, for every feature.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 use testbed::{BUSYBOX, LOCALDISK, within};
 
-use crate::place::{PATIENCE, Place, RELEASE, SHOP};
+use crate::place::{PATIENCE, Place, SHOP};
 
 /// Of disks that are lost with their node.
 const LOCAL: &str = "local";
 /// Of volumes that are kept.
 const KEPT: &str = "kept";
-const LOCAL_VOLUME: &str = "nvme";
+/// The first node that a pod with a local volume would rather run on.
+const PREFERRED: &str = "{.spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[0]\
+                         .preference.matchExpressions[0].values[0]}";
 
 impl Place {
-    /// The classes, a local volume with its claim, and the right of pods to have claims made.
+    /// The classes, and the right of pods to have claims made.
     pub(crate) async fn prepare_shop(&self) -> Result<()> {
-        let class = |name: &str, provisioner: &str| {
+        let class = |name: &str, provisioner: &str, reclaim: &str| {
             json!({
                 "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": name},
-                "provisioner": provisioner, "reclaimPolicy": "Retain", "volumeBindingMode": "WaitForFirstConsumer",
+                "provisioner": provisioner, "reclaimPolicy": reclaim, "volumeBindingMode": "WaitForFirstConsumer",
             })
         };
-        let volume = json!({
-            "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": LOCAL_VOLUME},
-            "spec": {
-                "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "storageClassName": LOCAL,
-                "claimRef": {"namespace": SHOP, "name": "data"},
-                "csi": {
-                    "driver": LOCALDISK, "volumeHandle": LOCAL_VOLUME,
-                    "volumeAttributes": {"localdisk.csi.acstor.io/selected-initial-node": "node-1"},
-                },
-            },
-        });
-        let mut data = claim("data");
-        data["spec"]["volumeName"] = json!(LOCAL_VOLUME);
         let binding = json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
             "metadata": {"name": "edit", "namespace": SHOP},
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"},
             "subjects": [{"kind": "ServiceAccount", "namespace": SHOP, "name": "default"}],
         });
-        for object in [class(LOCAL, LOCALDISK), class(KEPT, testbed::PROVISIONER), volume, data, binding] {
+        let (local, kept) = (class(LOCAL, LOCALDISK, "Delete"), class(KEPT, testbed::PROVISIONER, "Retain"));
+        for object in [local, kept, binding] {
             self.apply(&object).await?;
         }
         Ok(())
     }
 
-    /// Every feature, noticed by those whom it is for. The suffix makes names new ones.
-    pub(crate) async fn users_are_served(&self, suffix: &str) -> Result<()> {
-        self.claims_on_local_storage_are_refused().await?;
-        self.pods_are_told_where_their_volume_is().await?;
-        tokio::try_join!(self.an_ephemeral_volume_can_be_written(suffix), self.a_volume_goes_on_to_the_next(suffix))?;
-        Ok(())
+    pub(crate) async fn claims_on_local_storage_are_refused(&self) -> Result<()> {
+        // Behind the readiness of a pod is the way of the Service to it, which takes a moment.
+        within(PATIENCE, "the API server to ask", async || self.expect_refused(&["--dry-run=server"]).await).await?;
+        self.expect_refused(&[]).await
     }
 
-    async fn claims_on_local_storage_are_refused(&self) -> Result<()> {
-        // Behind the readiness of a pod is the way of the Service to it, which takes a moment.
-        within(PATIENCE, "the API server to ask", async || {
-            let dry = self.kubectl_with(&["create", "--dry-run=server", "-f", "-"], &claim("careless")).await;
-            let refusal = dry.err().map(|error| error.to_string()).unwrap_or_default();
-            ensure!(refusal.contains("claims.enforcement.claimkeeper.dev"), "the claim is not refused: {refusal}");
-            Ok(())
-        })
-        .await?;
-        let mut accepting = claim("accepting");
-        accepting["metadata"]["annotations"] = json!({"localdisk.csi.acstor.io/accept-ephemeral-storage": "true"});
-        self.kubectl_with(&["create", "--dry-run=server", "-f", "-"], &accepting).await.map(drop)
+    async fn expect_refused(&self, more: &[&str]) -> Result<()> {
+        let arguments = [&["create", "-f", "-"], more].concat();
+        let outcome = self.kubectl_with(&arguments, &claim("careless")).await;
+        let refusal = outcome.err().map(|error| error.to_string()).unwrap_or_default();
+        ensure!(refusal.contains("claims.enforcement.claimkeeper.dev"), "the claim is not refused: {refusal}");
+        Ok(())
     }
 
     pub(crate) async fn nobody_is_asked_about_claims(&self) -> Result<()> {
         self.kubectl_with(&["create", "--dry-run=server", "-f", "-"], &claim("careless")).await.map(drop)
     }
 
-    async fn pods_are_told_where_their_volume_is(&self) -> Result<()> {
-        let mut pod = pod("db");
-        pod["spec"]["volumes"] = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]);
+    /// Neither those who want a claim nor those who have one get what they want while nobody answers.
+    pub(crate) async fn nobody_gets_anything(&self) -> Result<()> {
+        let mut pod = pod("anybody");
+        pod["spec"]["volumes"] = claimed("anything");
+        let webhooks = ["claims.enforcement.claimkeeper.dev", "pods.placement.claimkeeper.dev"];
+        for (object, webhook) in [claim("careless"), pod].iter().zip(webhooks) {
+            within(PATIENCE, "the last replica to be forgotten", async || {
+                let outcome = self.kubectl_with(&["create", "--dry-run=server", "-f", "-"], object).await;
+                let complaint = outcome.err().map(|error| error.to_string()).unwrap_or_default();
+                let expected = format!("failed calling webhook {webhook:?}");
+                ensure!(complaint.contains(&expected), "it passes: {complaint}");
+                Ok(())
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
+    /// Whoever accepts the risk has a local volume; the next pod is sent where it is, and finds there what the first one wrote.
+    pub(crate) async fn a_pod_follows_its_local_volume(&self, suffix: &str) -> Result<()> {
+        let name = format!("db-{suffix}");
+        let (mut claim, mut pod) = (claim(&name), pod(&name));
+        claim["metadata"]["annotations"] = json!({"localdisk.csi.acstor.io/accept-ephemeral-storage": "true"});
+        pod["spec"]["volumes"] = claimed(&name);
+        self.apply(&claim).await?;
+        self.apply(&pod).await?;
+        self.until_written(&name, &[&name]).await?;
+        let object = format!("pod/{name}");
+        let home = self.show(&object, "{.spec.nodeName}").await?;
+        self.kubectl(&["-n", SHOP, "delete", &object]).await?;
         within(PATIENCE, "the API server to ask about pods", async || {
-            let answer = self.kubectl_with(&["create", "--dry-run=server", "-o", "json", "-f", "-"], &pod).await?;
-            let answer: Value = serde_json::from_str(&answer)?;
-            let wish =
-                &answer["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"][0];
-            let node = &wish["preference"]["matchExpressions"][0];
-            ensure!(node["values"] == json!(["node-1"]), "the pod is sent to {wish}");
+            let output = format!("jsonpath={PREFERRED}");
+            let node = self.kubectl_with(&["create", "--dry-run=server", "-o", &output, "-f", "-"], &pod).await?;
+            ensure!(node == home, "the pod is sent to {node:?}");
             Ok(())
         })
-        .await
+        .await?;
+        self.apply(&pod).await?;
+        self.until_written(&name, &[&name, &name]).await?;
+        let sent = self.show(&object, PREFERRED).await?;
+        ensure!(sent == home, "the pod was sent to {sent:?} instead of {home}");
+        self.kubectl(&["-n", SHOP, "delete", &object, &format!("pvc/{name}")]).await.map(drop)
     }
 
-    async fn an_ephemeral_volume_can_be_written(&self, suffix: &str) -> Result<()> {
+    /// Local storage is for those who want it no longer than they live, without asking anybody.
+    pub(crate) async fn a_pod_has_a_local_volume_of_its_own(&self, suffix: &str) -> Result<()> {
         let name = format!("scratch-{suffix}");
         let mut pod = pod(&name);
-        let template = json!({"spec": claim_spec(KEPT)});
+        let template = json!({"spec": claim_spec(LOCAL)});
         pod["spec"]["volumes"] = json!([{"name": "data", "ephemeral": {"volumeClaimTemplate": template}}]);
         self.apply(&pod).await?;
-        self.until_it_has_written(&name).await?;
-        self.until(&["get", &format!("pvc/{name}-data")], "{.metadata.ownerReferences[0].name}", &name).await
+        self.until_written(&name, &[&name]).await?;
+        let claim = format!("pvc/{name}-data");
+        let owner = self.show(&claim, "{.metadata.ownerReferences[0].name}").await?;
+        ensure!(owner == name, "the claim is {owner:?}'s");
+        self.kubectl(&["-n", SHOP, "delete", &format!("pod/{name}")]).await?;
+        self.until_said(&["get", &claim, "--ignore-not-found", "-o", "name"], "").await
     }
 
-    /// Made for a pod by its annotation, and free again once pod and claim are gone.
-    async fn a_volume_goes_on_to_the_next(&self, suffix: &str) -> Result<()> {
-        let name = format!("build-{suffix}");
-        let mut pod = pod(&name);
+    /// A claim is made for a pod by its annotation. Once pod and claim are gone the volume goes on to the next one, with what is on it.
+    /// The id is what claims and volumes are marked with.
+    pub(crate) async fn a_volume_goes_on_to_the_next(&self, suffix: &str, id: &str) -> Result<()> {
+        let (first, next) = (format!("build-{suffix}"), format!("next-{suffix}"));
+        let volume = self.build(&first, id, &[&first]).await?;
+        self.end_build(&first, &volume).await?;
+        let same = self.build(&next, id, &[&first, &next]).await?;
+        ensure!(same == volume, "{next} has {same}, and {first} had {volume}");
+        self.end_build(&next, &volume).await?;
+        // Not to be found by others, who are to have one made.
+        self.kubectl(&["delete", &volume]).await.map(drop)
+    }
+
+    /// Runs a pod that asks for a claim, until this is what was written to its volume. Returns the volume.
+    async fn build(&self, name: &str, id: &str, written: &[&str]) -> Result<String> {
+        let mut pod = pod(name);
         let template = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "spec": claim_spec(KEPT)});
         pod["metadata"]["annotations"] = json!({
             "dynamic-pvc-provisioner.kubernetes.io/data.enabled": "true",
             "dynamic-pvc-provisioner.kubernetes.io/data.pvc": template.to_string(),
         });
-        pod["spec"]["volumes"] = json!([{"name": "data", "persistentVolumeClaim": {"claimName": name}}]);
+        pod["spec"]["volumes"] = claimed(name);
+        // The testbed's volumes are of one node, and on another one there would be none to go on.
+        pod["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": "node-1"});
         self.apply(&pod).await?;
-        self.until_it_has_written(&name).await?;
-        let claim = ["-n", SHOP, "get", &format!("pvc/{name}"), "-o", "jsonpath={.spec.volumeName}"];
-        let volume = format!("pv/{}", self.kubectl(&claim).await?);
-        let label = r"{.metadata.labels.reclaimable-pv-releaser\.kubernetes\.io/managed-by}";
-        self.until(&["get", &volume], label, "claimkeeper").await?;
+        self.until_written(name, written).await?;
+        let claim = format!("pvc/{name}");
+        let mark = r"{.metadata.labels.dynamic-pvc-provisioner\.kubernetes\.io/managed-by}";
+        let marked = self.show(&claim, mark).await?;
+        ensure!(marked == id, "the claim is marked with {marked:?}");
+        let volume = format!("pv/{}", self.show(&claim, "{.spec.volumeName}").await?);
+        let mark = r"{.metadata.labels.reclaimable-pv-releaser\.kubernetes\.io/managed-by}";
+        self.until(&volume, mark, id).await?;
+        Ok(volume)
+    }
+
+    async fn end_build(&self, name: &str, volume: &str) -> Result<()> {
         self.kubectl(&["-n", SHOP, "delete", &format!("pod/{name}")]).await?;
-        self.until(&["get", &volume], "{.status.phase}", "Available").await?;
-        // Not to be found by the next, who is to have one made.
-        self.kubectl(&["delete", &volume]).await.map(drop)
+        self.until(volume, "{.status.phase}", "Available").await
     }
 
-    async fn until_it_has_written(&self, pod: &str) -> Result<()> {
-        self.until_said(&["exec", pod, "--", "cat", "/data/file"], "here\n").await
+    /// Waits until these pods have written their names to a pod's volume, in this order.
+    async fn until_written(&self, pod: &str, names: &[&str]) -> Result<()> {
+        let lines = names.join("\n") + "\n";
+        self.until_said(&["exec", pod, "--", "cat", "/data/file"], &lines).await
     }
 
-    async fn until(&self, get: &[&str], path: &str, expected: &str) -> Result<()> {
-        let output = format!("jsonpath={path}");
-        let arguments: Vec<&str> = get.iter().chain(&["-o", &output]).copied().collect();
-        self.until_said(&arguments, expected).await
+    pub(crate) async fn until(&self, object: &str, path: &str, expected: &str) -> Result<()> {
+        self.until_said(&["get", object, "-o", &format!("jsonpath={path}")], expected).await
     }
 
-    async fn until_said(&self, arguments: &[&str], expected: &str) -> Result<()> {
+    pub(crate) async fn show(&self, object: &str, path: &str) -> Result<String> {
+        self.kubectl(&["-n", SHOP, "get", object, "-o", &format!("jsonpath={path}")]).await
+    }
+
+    pub(crate) async fn until_said(&self, arguments: &[&str], expected: &str) -> Result<()> {
         let arguments: Vec<&str> = ["-n", SHOP].iter().chain(arguments).copied().collect();
         let awaited = format!("{expected:?} from {arguments:?}");
         let outcome = within(PATIENCE, &awaited, async || {
@@ -139,9 +178,7 @@ impl Place {
         });
         if let Err(error) = outcome.await {
             let events = self.kubectl(&["-n", SHOP, "get", "events"]).await.unwrap_or_default();
-            let logs = ["-n", RELEASE, "logs", "--selector=app.kubernetes.io/name=claimkeeper", "--tail=50"];
-            let logs = self.kubectl(&logs).await.unwrap_or_default();
-            return Err(error.context(format!("{events}\n{logs}")));
+            return Err(error.context(format!("{events}\n{}", self.logs().await)));
         }
         Ok(())
     }
@@ -159,14 +196,20 @@ fn claim(name: &str) -> Value {
     })
 }
 
-/// A pod that writes to its volume and stays.
+/// The volumes of a pod that has this claim.
+fn claimed(claim: &str) -> Value {
+    json!([{"name": "data", "persistentVolumeClaim": {"claimName": claim}}])
+}
+
+/// A pod that adds its name to what is on its volume, and stays.
 fn pod(name: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": SHOP},
         "spec": {
             "terminationGracePeriodSeconds": 0,
             "containers": [{
-                "name": "main", "image": BUSYBOX, "command": ["sh", "-c", "echo here > /data/file && sleep 1000000"],
+                "name": "main", "image": BUSYBOX,
+                "command": ["sh", "-c", format!("echo {name} >> /data/file && sleep 1000000")],
                 "volumeMounts": [{"name": "data", "mountPath": "/data"}],
             }],
         },
