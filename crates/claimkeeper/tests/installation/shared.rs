@@ -1,6 +1,6 @@
 //! Volumes that many pods share, and the storage system that they are of.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use testbed::{
     BUSYBOX, Cluster,
@@ -73,10 +73,7 @@ impl Place {
         let published = within(PATIENCE, "the address of the volume", async || {
             self.storageos.published(&id)?.context("StorageOS was told none")
         });
-        let address = match published.await {
-            Ok(address) => address,
-            Err(error) => return Err(error.context(self.logs().await)),
-        };
+        let address = self.explained(published.await).await?;
         let shared = SharedVolume { id, claim, address };
         let (ip, _) = shared.address.rsplit_once(':').context("the address has no port")?;
         self.until(&format!("service/{service}"), "{.spec.clusterIP}", ip).await?;
@@ -89,7 +86,7 @@ impl Place {
         self.storageos.failover(&shared.id, at(server))?;
         self.reaches(shared, server).await?;
         let published = self.storageos.published(&shared.id)?;
-        anyhow::ensure!(published.as_deref() == Some(&shared.address), "the address is {published:?} now");
+        ensure!(published.as_deref() == Some(&shared.address), "the address is {published:?} now");
         Ok(())
     }
 

@@ -110,7 +110,7 @@ impl Place {
         let owner = self.show(&claim, "{.metadata.ownerReferences[0].name}").await?;
         ensure!(owner == name, "the claim is {owner:?}'s");
         self.kubectl(&["-n", SHOP, "delete", &format!("pod/{name}")]).await?;
-        self.until_said(&["get", &claim, "--ignore-not-found", "-o", "name"], "").await
+        self.wait("delete", &claim).await
     }
 
     /// A claim is made for a pod by its annotation. Once pod and claim are gone the volume goes on to the next one, with what is on it.
@@ -157,11 +157,19 @@ impl Place {
     /// Waits until these pods have written their names to a pod's volume, in this order.
     async fn until_written(&self, pod: &str, names: &[&str]) -> Result<()> {
         let lines = names.join("\n") + "\n";
+        self.wait("condition=Ready", &format!("pod/{pod}")).await?;
         self.until_said(&["exec", pod, "--", "cat", "/data/file"], &lines).await
     }
 
     pub(crate) async fn until(&self, object: &str, path: &str, expected: &str) -> Result<()> {
-        self.until_said(&["get", object, "-o", &format!("jsonpath={path}")], expected).await
+        self.wait(&format!("jsonpath={path}={expected}"), object).await
+    }
+
+    /// Lets kubectl wait, which costs less than asking it again and again.
+    async fn wait(&self, condition: &str, object: &str) -> Result<()> {
+        let timeout = format!("--timeout={}s", PATIENCE.as_secs());
+        let outcome = self.kubectl(&["-n", SHOP, "wait", &format!("--for={condition}"), object, &timeout]).await;
+        self.explained(outcome.map(drop)).await
     }
 
     pub(crate) async fn show(&self, object: &str, path: &str) -> Result<String> {
@@ -176,11 +184,15 @@ impl Place {
             ensure!(found == expected, "it is {found:?}");
             Ok(())
         });
-        if let Err(error) = outcome.await {
-            let events = self.kubectl(&["-n", SHOP, "get", "events"]).await.unwrap_or_default();
-            return Err(error.context(format!("{events}\n{}", self.logs().await)));
-        }
-        Ok(())
+        self.explained(outcome.await).await
+    }
+
+    /// With what may be the reason, if it is a failure.
+    pub(crate) async fn explained<T>(&self, outcome: Result<T>) -> Result<T> {
+        let Err(error) = outcome else { return outcome };
+        let events = self.kubectl(&["-n", SHOP, "get", "events"]).await.unwrap_or_default();
+        let pods = self.kubectl(&["-n", SHOP, "get", "pods", "-o", "wide"]).await.unwrap_or_default();
+        Err(error.context(format!("{pods}\n{events}\n{}", self.logs().await)))
     }
 }
 
