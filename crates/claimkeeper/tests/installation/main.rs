@@ -36,5 +36,7 @@ async fn the_image_is_installed_used_upgraded_and_removed_with_all_features_and_
     tell("values-reclaimable-pv.yaml was used");
     place.shared_volumes_are_looked_after().await.context("with values-storageos.yaml")?;
     tell("values-storageos.yaml was used");
+    place.until_nothing_is_left().await?;
+    tell("nothing is left");
     Ok(())
 }

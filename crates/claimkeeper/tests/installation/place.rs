@@ -7,9 +7,14 @@ use serde_json::{Value, json};
 use testbed::{Cluster, Image, LocalDisks, storageos::StorageOs, within};
 use tokio::{io::AsyncWriteExt, process::Command};
 
-/// Of most releases, and of their namespace.
-pub(crate) const RELEASE: &str = "claimkeeper";
-/// The same where `StorageOS` is.
+/// The releases, which have a namespace of that name each: with all features, and one for each profile. So the next one need not wait
+/// for the last replicas of the one before, which take their time to end.
+const RELEASES: [&str; 5] = [EVERYTHING, CAREFUL, LOCAL_CSI, RECLAIMABLE_PV, STORAGEOS];
+pub(crate) const EVERYTHING: &str = "claimkeeper";
+pub(crate) const CAREFUL: &str = "careful";
+pub(crate) const LOCAL_CSI: &str = "local-csi";
+pub(crate) const RECLAIMABLE_PV: &str = "reclaimable-pv";
+/// Where `StorageOS` is, too.
 pub(crate) const STORAGEOS: &str = "storageos";
 /// Where users have their pods and claims.
 pub(crate) const SHOP: &str = "shop";
@@ -24,6 +29,8 @@ pub(crate) struct Place {
     /// What the cluster has of storage before anybody installs us.
     pub(crate) storageos: StorageOs,
     _disks: LocalDisks,
+    /// All that there was before anything was installed.
+    before: BTreeSet<String>,
 }
 
 impl Place {
@@ -38,21 +45,29 @@ impl Place {
         cluster.import_image(&Image::of_operator(IMAGE, &program)?).await?;
         let storageos = Self::start_storageos(&cluster).await?;
         let disks = LocalDisks::start(&cluster, SHOP).await?;
-        let place = Self { cluster, storageos, _disks: disks };
-        let restricted = json!({"pod-security.kubernetes.io/enforce": "restricted"});
-        for (name, labels) in [(RELEASE, restricted.clone()), (STORAGEOS, restricted), (SHOP, json!({}))] {
-            place
-                .apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}))
-                .await?;
+        let mut place = Self { cluster, storageos, _disks: disks, before: BTreeSet::new() };
+        for name in RELEASES {
+            place.make_namespace(name, &json!({"pod-security.kubernetes.io/enforce": "restricted"})).await?;
         }
+        place.make_namespace(SHOP, &json!({})).await?;
         place.prepare_storageos().await?;
         place.prepare_shop().await?;
+        place.before = place.everything().await?;
         Ok(place)
+    }
+
+    async fn make_namespace(&self, name: &str, labels: &Value) -> Result<()> {
+        let metadata = json!({"name": name, "labels": labels});
+        self.apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})).await?;
+        // What Kubernetes puts into each namespace is there before anybody looks for what others leave.
+        let furniture = ["serviceaccount/default", "configmap/kube-root-ca.crt"];
+        let wait = ["-n", name, "wait", "--for=create", "--timeout=4m"];
+        self.kubectl(&[&wait[..], &furniture].concat()).await.map(drop)
     }
 
     pub(crate) async fn the_image_runs_as_nobody_without_rights_or_a_disk(&self) -> Result<()> {
         let pod = json!({
-            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "version", "namespace": RELEASE},
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "version", "namespace": EVERYTHING},
             "spec": {
                 "restartPolicy": "Never",
                 "automountServiceAccountToken": false,
@@ -67,20 +82,21 @@ impl Place {
             },
         });
         self.apply(&pod).await?;
-        let phase = ["-n", RELEASE, "get", "pod/version", "-o", "jsonpath={.status.phase} {.status.containerStatuses}"];
+        let phase =
+            ["-n", EVERYTHING, "get", "pod/version", "-o", "jsonpath={.status.phase} {.status.containerStatuses}"];
         within(PATIENCE, "the pod to end well", async || {
             let phase = self.kubectl(&phase).await?;
             ensure!(phase.starts_with("Succeeded"), "{phase}");
             Ok(())
         })
         .await?;
-        let said = self.kubectl(&["-n", RELEASE, "logs", "version"]).await?;
+        let said = self.kubectl(&["-n", EVERYTHING, "logs", "version"]).await?;
         ensure!(said == concat!("claimkeeper ", env!("CARGO_PKG_VERSION"), "\n"), "{said}");
-        self.kubectl(&["-n", RELEASE, "delete", "pod/version"]).await.map(drop)
+        self.kubectl(&["-n", EVERYTHING, "delete", "pod/version"]).await.map(drop)
     }
 
     /// Every object of every kind that the API server has, but those of users, and those that come and go by themselves.
-    pub(crate) async fn everything(&self) -> Result<BTreeSet<String>> {
+    async fn everything(&self) -> Result<BTreeSet<String>> {
         let kinds = self.kubectl(&["api-resources", "--verbs=list", "-o", "name"]).await?;
         let kinds: Vec<&str> = kinds
             .lines()
@@ -92,7 +108,7 @@ impl Place {
             let [kind, namespace, name] = object[..] else { return None };
             // Kubernetes goes on making things of its own, such as the leases of nodes.
             let is_kubernetes =
-                namespace.starts_with("kube-") && ![RELEASE, STORAGEOS].iter().any(|release| name.contains(release));
+                namespace.starts_with("kube-") && !RELEASES.iter().any(|release| name.contains(release));
             // Users have these as well, and they are of no namespace; that of an address is its Service's, which counts.
             let may_be_of_users = ["PersistentVolume", "IPAddress"].contains(&kind);
             let counts = namespace != SHOP && !may_be_of_users && !is_kubernetes;
@@ -101,10 +117,22 @@ impl Place {
         Ok(objects.collect())
     }
 
+    /// Helm has removed what it made, and what the operator kept for itself goes with its account.
+    pub(crate) async fn until_nothing_is_left(&self) -> Result<()> {
+        within(PATIENCE, "all traces to go", async || {
+            let after = self.everything().await?;
+            let left: Vec<&String> = after.difference(&self.before).collect();
+            let gone: Vec<&String> = self.before.difference(&after).collect();
+            ensure!(left.is_empty() && gone.is_empty(), "{left:?} is left, {gone:?} is gone");
+            Ok(())
+        })
+        .await
+    }
+
     /// The last words of all operators.
     pub(crate) async fn logs(&self) -> String {
         let mut logs = String::new();
-        for namespace in [RELEASE, STORAGEOS] {
+        for namespace in RELEASES {
             let selector = "--selector=app.kubernetes.io/name=claimkeeper";
             logs += &self.kubectl(&["-n", namespace, "logs", selector, "--tail=50"]).await.unwrap_or_default();
         }

@@ -7,7 +7,7 @@ use serde_json::Value;
 use testbed::within;
 
 use crate::{
-    place::{PATIENCE, Place, RELEASE, STORAGEOS},
+    place::{CAREFUL, EVERYTHING, LOCAL_CSI, PATIENCE, Place, RECLAIMABLE_PV, STORAGEOS},
     release::{Release, profile},
     shared::{ELSEWHERE, HERE, volume_of},
 };
@@ -22,7 +22,7 @@ const OURS: &str = "claimkeeper";
 impl Place {
     /// The chart's own values, but for the features.
     pub(crate) async fn every_feature_is_used(&self) -> Result<()> {
-        let mut release = self.install(RELEASE, 2, &[ALL, "--set", &self.storageos_endpoint().await?]).await?;
+        let mut release = self.install(EVERYTHING, 2, &[ALL, "--set", &self.storageos_endpoint().await?]).await?;
         let ((), shared) = tokio::try_join!(self.users_are_served("before"), self.share("footage", "footage"))?;
         release.upgrade(&["--reuse-values", "--set", "log.level=debug"]).await?;
         tokio::try_join!(self.users_are_served("after"), self.is_moved(&shared, ELSEWHERE))?;
@@ -45,7 +45,7 @@ impl Place {
     /// `values-ha.yaml`: three replicas on three nodes, and nobody gets anything while there is none. Its end is that of a cluster in
     /// trouble: no replica is left to answer, and still nobody is kept waiting afterwards.
     pub(crate) async fn nothing_passes_unjudged(&self) -> Result<()> {
-        let mut release = self.install(RELEASE, 3, &[&profile("ha")?]).await?;
+        let mut release = self.install(CAREFUL, 3, &[&profile("ha")?]).await?;
         are_on_nodes_of_their_own(&release)?;
         self.claims_on_local_storage_are_refused().await?;
         release.upgrade(&["--reuse-values", "--set", "log.level=debug"]).await?;
@@ -64,7 +64,7 @@ impl Place {
 
     /// `values-local-csi.yaml`, and the original's way to let claims pass.
     pub(crate) async fn local_volumes_are_looked_after(&self) -> Result<()> {
-        let mut release = self.install(RELEASE, 2, &[&profile("local-csi")?]).await?;
+        let mut release = self.install(LOCAL_CSI, 2, &[&profile(LOCAL_CSI)?]).await?;
         tokio::try_join!(self.claims_on_local_storage_are_refused(), self.a_pod_follows_its_local_volume("csi"),)?;
         release.upgrade(&["--reuse-values", "--set", "webhook.enforceEphemeral.enabled=false"]).await?;
         self.nobody_is_asked_about_claims().await?;
@@ -74,7 +74,7 @@ impl Place {
 
     /// `values-reclaimable-pv.yaml`, from which the administrator goes on to the chart's own values.
     pub(crate) async fn reclaimable_volumes_are_looked_after(&self) -> Result<()> {
-        let mut release = self.install(RELEASE, 2, &[&profile("reclaimable-pv")?]).await?;
+        let mut release = self.install(RECLAIMABLE_PV, 2, &[&profile(RECLAIMABLE_PV)?]).await?;
         self.nobody_is_asked_about_claims().await?;
         self.a_volume_goes_on_to_the_next("reclaimable", RECLAIMABLE).await?;
         release.upgrade(&["--reset-values"]).await?;
@@ -87,7 +87,7 @@ impl Place {
 
     /// `values-storageos.yaml`, where `StorageOS` is. What clients were told outlives the release.
     pub(crate) async fn shared_volumes_are_looked_after(&self) -> Result<()> {
-        let values = [&profile("storageos")?, "--set", &self.storageos_endpoint().await?];
+        let values = [&profile(STORAGEOS)?, "--set", &self.storageos_endpoint().await?];
         let mut release = self.install(STORAGEOS, 2, &values).await?;
         let shared = self.share("models", &volume_of("models")).await?;
         self.is_moved(&shared, ELSEWHERE).await?;

@@ -1,19 +1,16 @@
 //! One installation of the chart, from its first replica to its last trace.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::Path,
-};
+use std::{collections::BTreeMap, path::Path};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use testbed::within;
 use tokio::process::Command;
 
-use crate::place::{PATIENCE, Place};
+use crate::place::Place;
 
 const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../charts/claimkeeper");
-const HELM_PATIENCE: &str = "--timeout=4m";
+/// Three replicas, one after the other.
+const HELM_PATIENCE: &str = "--timeout=8m";
 /// That a machine is busy is no failure; and whoever is not asked in time is passed over.
 const UNHURRIED: &str =
     "webhook.requestTimeout=25s,webhook.enforceEphemeral.timeoutSeconds=30,webhook.hyperconverged.timeoutSeconds=30";
@@ -22,8 +19,6 @@ pub(crate) struct Release<'a> {
     place: &'a Place,
     /// Of the release, and of its namespace.
     name: &'static str,
-    /// All that there was before it.
-    before: BTreeSet<String>,
     /// The ready replicas, with their nodes.
     pub(crate) replicas: BTreeMap<String, String>,
 }
@@ -31,8 +26,7 @@ pub(crate) struct Release<'a> {
 impl Place {
     /// Installs the chart with these values, and waits until that many replicas are ready.
     pub(crate) async fn install(&self, name: &'static str, replicas: usize, values: &[&str]) -> Result<Release<'_>> {
-        let before = self.everything().await?;
-        let mut release = Release { place: self, name, before, replicas: BTreeMap::new() };
+        let mut release = Release { place: self, name, replicas: BTreeMap::new() };
         release.helm(&[&["install", name, &chart("")?], values].concat()).await?;
         release.replicas = release.ready_replicas().await?;
         ensure!(release.replicas.len() == replicas, "{replicas} replicas are not ready: {:?}", release.replicas);
@@ -51,17 +45,9 @@ impl Release<'_> {
         Ok(())
     }
 
-    /// Removes it: Helm removes what it made, what the operator keeps for itself goes with its account, and nobody waits for an answer.
+    /// Removes it. From that moment nobody waits for an answer.
     pub(crate) async fn uninstall(self) -> Result<()> {
         self.helm(&["uninstall", self.name]).await?;
-        within(PATIENCE, "all traces to go", async || {
-            let after = self.place.everything().await?;
-            let left: Vec<&String> = after.difference(&self.before).collect();
-            let gone: Vec<&String> = self.before.difference(&after).collect();
-            ensure!(left.is_empty() && gone.is_empty(), "{left:?} is left, {gone:?} is gone");
-            Ok(())
-        })
-        .await?;
         self.place.nobody_is_asked_about_claims().await
     }
 

@@ -8,7 +8,7 @@ use testbed::{
     within,
 };
 
-use crate::place::{PATIENCE, Place, RELEASE, SHOP, STORAGEOS};
+use crate::place::{EVERYTHING, PATIENCE, Place, SHOP, STORAGEOS};
 
 /// An address of the nodes, by which their pods reach what is not a pod.
 const NODE: [u8; 4] = [10, 1, 0, 1];
@@ -51,7 +51,7 @@ impl Place {
         let serve = |(name, port): (&str, u16)| format!("nc -ll -p {port} -e echo {name}");
         let servers = pod("servers", &format!("{} & {}", serve(HERE), serve(ELSEWHERE)), true);
         let client = pod("client", "sleep 1000000", false);
-        for object in [service, slice, secret(STORAGEOS), secret(RELEASE), servers, client] {
+        for object in [service, slice, secret(STORAGEOS), secret(EVERYTHING), servers, client] {
             self.apply(&object).await?;
         }
         Ok(())
