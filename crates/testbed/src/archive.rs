@@ -79,6 +79,19 @@ pub fn uncompress(content: &[u8]) -> Result<Vec<u8>> {
     Ok(plain)
 }
 
+/// The symbolic links of an archive, by their paths, with what they lead to.
+pub fn links(archive: &[u8]) -> Result<Vec<(PathBuf, PathBuf)>> {
+    let mut links = Vec::new();
+    for entry in tar::Archive::new(archive).entries()? {
+        let entry = entry?;
+        if entry.header().entry_type().is_symlink() {
+            let target = entry.link_name()?.context("a link leads nowhere")?.into_owned();
+            links.push((entry.path()?.into_owned(), target));
+        }
+    }
+    Ok(links)
+}
+
 /// The files of an archive, by their paths.
 pub fn files(archive: &[u8]) -> Result<Vec<(PathBuf, Vec<u8>)>> {
     let mut files = Vec::new();
@@ -91,4 +104,37 @@ pub fn files(archive: &[u8]) -> Result<Vec<(PathBuf, Vec<u8>)>> {
         }
     }
     Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two that are made within a second would be the same in any case.
+    #[test]
+    fn what_is_compressed_does_not_tell_when_and_where() {
+        let compressed = compress(b"content").unwrap();
+        let header = GzDecoder::new(compressed.as_slice()).header().cloned().unwrap();
+        assert_eq!((header.mtime(), header.operating_system()), (0, ANY_SYSTEM));
+        assert_eq!((header.filename(), header.comment(), header.extra()), (None, None, None));
+        assert_eq!(uncompress(&compressed).unwrap(), b"content");
+    }
+
+    #[test]
+    fn what_is_in_an_archive_is_roots_and_as_old_as_the_epoch() {
+        let mut archive = Archive::new(Vec::new());
+        archive.file("/bin/program", b"content", 0o755).unwrap();
+        archive.link("/bin/link", "program").unwrap();
+        archive.directory("/tmp", 0o1777).unwrap();
+        let archive = archive.finish().unwrap();
+        for entry in tar::Archive::new(archive.as_slice()).entries().unwrap() {
+            let header = entry.unwrap().header().clone();
+            // What is not there counts as 0.
+            let numbers = [header.mtime(), header.uid(), header.gid()].map(Result::unwrap_or_default);
+            assert_eq!(numbers, [0, 0, 0]);
+            assert_eq!((header.username().unwrap(), header.groupname().unwrap()), (Some(""), Some("")));
+        }
+        assert_eq!(links(&archive).unwrap(), [("bin/link".into(), "program".into())]);
+        assert_eq!(files(&archive).unwrap(), [("bin/program".into(), b"content".to_vec())]);
+    }
 }

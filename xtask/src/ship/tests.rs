@@ -87,6 +87,12 @@ fn the_image_has_the_program_its_libraries_their_licenses_and_nothing_else() {
     files.retain(|file| !file.contains(".so."));
     files.retain(|file| !(file.starts_with("usr/share/doc/lib") && file.ends_with("/copyright")));
     assert_eq!(files, ["usr/bin/claimkeeper", "usr/share/doc/claimkeeper/copyright"]);
+    let links: Vec<String> = archive::links(&layer)
+        .unwrap()
+        .into_iter()
+        .map(|(path, target)| format!("{} -> {}", path.display(), target.display()))
+        .collect();
+    assert_eq!(links, OPERATOR_LINKS.map(|link| format!("usr/bin/{link} -> claimkeeper")));
 }
 
 #[test]
