@@ -1,5 +1,6 @@
 //! Real nodes: pods that run, write, listen and talk, and a machine that is afterwards what it was before.
 
+mod beside;
 mod one;
 mod several;
 mod traces;
