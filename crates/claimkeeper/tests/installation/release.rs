@@ -4,9 +4,10 @@ use std::{collections::BTreeMap, path::Path};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
+use testbed::within;
 use tokio::process::Command;
 
-use crate::place::Place;
+use crate::place::{PATIENCE, Place};
 
 const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../charts/claimkeeper");
 /// Three replicas, one after the other.
@@ -28,8 +29,7 @@ impl Place {
     pub(crate) async fn install(&self, name: &'static str, replicas: usize, values: &[&str]) -> Result<Release<'_>> {
         let mut release = Release { place: self, name, replicas: BTreeMap::new() };
         release.helm(&[&["install", name, &chart("")?], values].concat()).await?;
-        release.replicas = release.ready_replicas().await?;
-        ensure!(release.replicas.len() == replicas, "{replicas} replicas are not ready: {:?}", release.replicas);
+        release.replicas = release.until_ready(replicas).await?;
         Ok(release)
     }
 }
@@ -38,11 +38,19 @@ impl Release<'_> {
     /// Upgrades it to these values, for which the replicas have to be replaced.
     pub(crate) async fn upgrade(&mut self, values: &[&str]) -> Result<()> {
         self.helm(&[&["upgrade", self.name, &chart("")?], values].concat()).await?;
-        let now = self.ready_replicas().await?;
-        let are_new = now.keys().all(|name| !self.replicas.contains_key(name));
-        ensure!(are_new, "{now:?} has not taken the place of {:?}", self.replicas);
-        self.replicas = now;
+        self.replicas = self.until_ready(self.replicas.len()).await?;
         Ok(())
+    }
+
+    /// Waits for so many replicas that are ready, and were not before. Helm has done so, but a busy machine may be late again.
+    async fn until_ready(&self, count: usize) -> Result<BTreeMap<String, String>> {
+        within(PATIENCE, "the replicas to be ready", async || {
+            let ready = self.ready_replicas().await?;
+            let are_new = ready.keys().all(|name| !self.replicas.contains_key(name));
+            ensure!(are_new && ready.len() == count, "of {count} there are {ready:?}, and were {:?}", self.replicas);
+            Ok(ready)
+        })
+        .await
     }
 
     /// Removes it. From that moment nobody waits for an answer.

@@ -51,7 +51,12 @@ impl Place {
     }
 
     pub(crate) async fn nobody_is_asked_about_claims(&self) -> Result<()> {
-        self.kubectl_with(&["create", "--dry-run=server", "-f", "-"], &claim("careless")).await.map(drop)
+        // The API server hears of a webhook's end as others do: a moment later.
+        within(PATIENCE, "the API server not to ask", async || {
+            self.kubectl_with(&["create", "--dry-run=server", "-f", "-"], &claim("careless")).await
+        })
+        .await
+        .map(drop)
     }
 
     /// Neither those who want a claim nor those who have one get what they want while nobody answers.
