@@ -62,13 +62,17 @@ impl Place {
         release.uninstall().await
     }
 
-    /// `values-local-csi.yaml`, and the original's way to let claims pass.
+    /// `values-local-csi.yaml`, and then the original's way to let claims pass, and one more feature, which has no right of another's.
     pub(crate) async fn local_volumes_are_looked_after(&self) -> Result<()> {
         let mut release = self.install(LOCAL_CSI, 2, &[&profile(LOCAL_CSI)?]).await?;
         tokio::try_join!(self.claims_on_local_storage_are_refused(), self.a_pod_follows_its_local_volume("csi"),)?;
-        release.upgrade(&["--reuse-values", "--set", "webhook.enforceEphemeral.enabled=false"]).await?;
+        let more = r#"--set-json=features=["enforcement","placement","ephemeral"]"#;
+        release.upgrade(&["--reuse-values", "--set", "webhook.enforceEphemeral.enabled=false", more]).await?;
         self.nobody_is_asked_about_claims().await?;
-        self.a_pod_follows_its_local_volume("csi-only").await?;
+        tokio::try_join!(
+            self.a_pod_follows_its_local_volume("csi-only"),
+            self.a_pod_has_a_local_volume_of_its_own("csi-only"),
+        )?;
         release.uninstall().await
     }
 
