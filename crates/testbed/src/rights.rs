@@ -1,7 +1,12 @@
 //! Which rights the programs under test have used, over a whole test run, beside those that the chart grants.
 //!
-//! Whoever installs the chart makes accounts, and these are noted. When a control plane ends, what its accounts have asked of it is
-//! written to the directory that [`RIGHTS_VARIABLE`] names. Who started the run reads it there and compares.
+//! Whoever installs the chart makes accounts, and these are noted with what the chart grants them. When a control plane ends, what
+//! its accounts have asked of it is written to the directory that [`RIGHTS_VARIABLE`] names. Who started the run reads it there and
+//! compares.
+//!
+//! A refusal alone says little: releases are uninstalled while their programs still run, tests take rights away, and an API server
+//! that has just started does not know the roles yet. So a right is missing only if what was refused is granted by no role that the
+//! chart made for the account, name and namespace included. That does not depend on time.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,7 +21,7 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::{AuditedRequest, Binaries};
+use crate::{AuditedObject, AuditedRequest, Binaries, Cluster};
 
 /// Names the directory to which control planes write what was asked of them.
 pub const RIGHTS_VARIABLE: &str = "CLAIMKEEPER_RIGHTS";
@@ -24,6 +29,8 @@ pub const RIGHTS_VARIABLE: &str = "CLAIMKEEPER_RIGHTS";
 const ACCOUNTS: &str = "accounts";
 const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../charts/claimkeeper");
 const FEATURES: [&str; 6] = ["ephemeral", "provisioner", "releaser", "enforcement", "placement", "shared-volumes"];
+/// Kubernetes itself lets every account ask who it is.
+const EVERYBODYS: &str = "selfsubjectreviews";
 /// The role of replicas that only answer, whose account has no other.
 const WEBHOOK: &str = "webhook";
 
@@ -45,29 +52,90 @@ pub struct Asked {
     pub features: Vec<String>,
     /// What it asked for.
     pub right: Right,
-    /// Whether it was told that it may not.
-    pub denied: bool,
+    /// The path, if it was told that it may not, and the chart grants it nowhere.
+    pub missing: Option<String>,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Default, Serialize, Deserialize)]
 struct Account {
     user: String,
     features: Vec<String>,
+    granted: Vec<Grant>,
+}
+
+/// A right, and to what it is limited.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Grant {
+    right: Right,
+    /// All if there are none.
+    names: Vec<String>,
+    /// All, and what is in none, if there is none.
+    namespace: Option<String>,
+}
+
+impl Grant {
+    fn covers(&self, right: &Right, object: &AuditedObject) -> bool {
+        // These are the same objects in two groups, and who is refused the newer one tries the older one.
+        let is_event = self.right.group == "events.k8s.io" && right.resource == "events" && right.group.is_empty();
+        let same = self.right.resource == right.resource && self.right.verb == right.verb;
+        same && (is_event || self.right.group == right.group)
+            && (self.names.is_empty() || self.names.contains(&object.name))
+            && self.namespace.as_ref().is_none_or(|namespace| *namespace == object.namespace)
+    }
+}
+
+impl Cluster {
+    /// Says that a test has a program ask for what its account may not: refusals of this right are no defect of the chart.
+    pub fn expect_refusals(&self, user: &str, (group, resource, verb): (&str, &str, &str)) -> Result<()> {
+        let right = Right { group: group.to_owned(), resource: resource.to_owned(), verb: verb.to_owned() };
+        let granted = vec![Grant { right, names: Vec::new(), namespace: None }];
+        note(self.directory(), &Account { user: user.to_owned(), granted, ..Account::default() })
+    }
 }
 
 /// Notes the accounts of a release.
 pub(crate) fn note_accounts(directory: &Path, namespace: &str, documents: &[Value]) -> Result<()> {
     let config = documents.iter().find_map(|document| document["data"]["config.yaml"].as_str());
     let config: Value = serde_saphyr::from_str(config.context("the chart has no configuration")?)?;
-    let mut file = OpenOptions::new().create(true).append(true).open(directory.join(ACCOUNTS))?;
     for document in documents.iter().filter(|document| document["kind"] == "ServiceAccount") {
         let name = document["metadata"]["name"].as_str().unwrap_or_default();
         let features = if name.ends_with("-webhook") { json!([WEBHOOK]) } else { config["features"].clone() };
-        let account = json!({"user": format!("system:serviceaccount:{namespace}:{name}"), "features": features});
-        // One write, since other processes note theirs.
-        file.write_all(format!("{account}\n").as_bytes())?;
+        let user = format!("system:serviceaccount:{namespace}:{name}");
+        let features = serde_json::from_value(features).context("the chart names no features")?;
+        note(directory, &Account { user, features, granted: granted_to(name, documents) })?;
     }
     Ok(())
+}
+
+fn note(directory: &Path, account: &Account) -> Result<()> {
+    let mut file = OpenOptions::new().create(true).append(true).open(directory.join(ACCOUNTS))?;
+    // One write, since other processes note theirs.
+    Ok(file.write_all(format!("{}\n", serde_json::to_string(account)?).as_bytes())?)
+}
+
+/// What the roles grant that are bound to this account.
+fn granted_to(account: &str, documents: &[Value]) -> Vec<Grant> {
+    let of = |kind: &'static str| documents.iter().filter(move |document| document["kind"] == kind);
+    let mut granted = Vec::new();
+    for binding in of("RoleBinding").chain(of("ClusterRoleBinding")) {
+        let mut subjects = binding["subjects"].as_array().into_iter().flatten();
+        if !subjects.any(|subject| subject["name"] == account) {
+            continue;
+        }
+        let namespace = binding["metadata"]["namespace"].as_str();
+        let is_its = |role: &&Value| {
+            role["kind"] == binding["roleRef"]["kind"]
+                && role["metadata"]["name"] == binding["roleRef"]["name"]
+                && (role["kind"] == "ClusterRole" || role["metadata"]["namespace"].as_str() == namespace)
+        };
+        let rules = documents.iter().filter(is_its).filter_map(|role| role["rules"].as_array()).flatten();
+        for rule in rules {
+            let (names, namespace) = (words(&rule["resourceNames"]), namespace.map(str::to_owned));
+            let grant = |right| Grant { right, names: names.clone(), namespace: namespace.clone() };
+            granted.extend(rights_of(rule).into_iter().map(grant));
+        }
+    }
+    granted
 }
 
 /// What is done at the end of a control plane: it is written to where the environment says, if it does.
@@ -82,23 +150,32 @@ pub(crate) fn collect_at_end(directory: &Path) -> Result<()> {
 pub fn collect(directory: &Path, into: &Path) -> Result<()> {
     let Ok(accounts) = fs::read_to_string(directory.join(ACCOUNTS)) else { return Ok(()) };
     // An account that was installed again, with other features, is that of all of them.
-    let mut features: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut known: BTreeMap<String, (BTreeSet<String>, Vec<Grant>)> = BTreeMap::new();
     for line in accounts.lines() {
         let account: Account = serde_json::from_str(line)?;
-        features.entry(account.user).or_default().extend(account.features);
+        let (features, granted) = known.entry(account.user).or_default();
+        features.extend(account.features);
+        for grant in account.granted {
+            if !granted.contains(&grant) {
+                granted.push(grant);
+            }
+        }
     }
-    let mut asked = BTreeSet::new();
+    let mut asked: BTreeMap<Asked, usize> = BTreeMap::new();
     for line in BufReader::new(File::open(directory.join("audit.log"))?).lines() {
         let Ok(request) = serde_json::from_str::<AuditedRequest>(&line?) else { continue };
-        let Some(features) = features.get(&request.user.username) else { continue };
-        asked.extend(asked_for(&request, features));
+        let Some((features, granted)) = known.get(&request.user.username) else { continue };
+        if let Some(found) = asked_for(&request, features, granted) {
+            *asked.entry(found).or_default() += 1;
+        }
     }
     let name = format!("{:016x}.json", rand::random::<u64>());
-    fs::write(into.join(name), serde_json::to_vec(&asked)?)?;
+    fs::write(into.join(name), serde_json::to_vec(&asked.iter().collect::<Vec<_>>())?)?;
     Ok(())
 }
 
-fn asked_for(request: &AuditedRequest, features: &BTreeSet<String>) -> Option<Asked> {
+/// What a request says about rights; nothing if it was refused what the chart grants.
+fn asked_for(request: &AuditedRequest, features: &BTreeSet<String>, granted: &[Grant]) -> Option<Asked> {
     let object = request.object_ref.as_ref()?;
     let resource = match object.subresource.as_str() {
         "" => object.resource.clone(),
@@ -106,16 +183,23 @@ fn asked_for(request: &AuditedRequest, features: &BTreeSet<String>) -> Option<As
     };
     let right = Right { group: object.api_group.clone(), resource, verb: request.verb.clone() };
     // Other things than missing rights are answered with 403, too.
-    let denied = request.annotations.get("authorization.k8s.io/decision").is_some_and(|decision| decision == "forbid");
-    Some(Asked { features: features.iter().cloned().collect(), right, denied })
+    let refused = request.annotations.get("authorization.k8s.io/decision").is_some_and(|decision| decision == "forbid");
+    let is_granted = granted.iter().any(|grant| grant.covers(&right, object)) || right.resource == EVERYBODYS;
+    if refused && is_granted {
+        return None;
+    }
+    let missing = refused.then(|| request.request_uri.clone());
+    Some(Asked { features: features.iter().cloned().collect(), right, missing })
 }
 
-/// What was written to a directory.
-pub fn asked(directory: &Path) -> Result<BTreeSet<Asked>> {
-    let mut all = BTreeSet::new();
+/// What was written to a directory, and how often it was asked.
+pub fn asked(directory: &Path) -> Result<BTreeMap<Asked, usize>> {
+    let mut all = BTreeMap::new();
     for entry in fs::read_dir(directory)? {
-        let written: BTreeSet<Asked> = serde_json::from_slice(&fs::read(entry?.path())?)?;
-        all.extend(written);
+        let written: Vec<(Asked, usize)> = serde_json::from_slice(&fs::read(entry?.path())?)?;
+        for (asked, times) in written {
+            *all.entry(asked).or_default() += times;
+        }
     }
     Ok(all)
 }
@@ -148,11 +232,7 @@ pub fn granted() -> Result<BTreeMap<String, BTreeSet<Right>>> {
 }
 
 fn rights_of(rule: &Value) -> Vec<Right> {
-    let words = |key: &str| {
-        let words = rule[key].as_array().into_iter().flatten();
-        words.filter_map(Value::as_str).map(str::to_owned).collect::<Vec<_>>()
-    };
-    let (groups, resources, verbs) = (words("apiGroups"), words("resources"), words("verbs"));
+    let (groups, resources, verbs) = (words(&rule["apiGroups"]), words(&rule["resources"]), words(&rule["verbs"]));
     let mut rights = Vec::new();
     for group in &groups {
         for resource in &resources {
@@ -163,86 +243,41 @@ fn rights_of(rule: &Value) -> Vec<Right> {
     rights
 }
 
-/// The rights, with their roles, that nobody has used. Roles of features that did not run are passed over, and an account with
-/// several features uses the right of a feature only if it has it from no other.
+fn words(list: &Value) -> Vec<String> {
+    list.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+/// The rights with their roles, and how often they were used. Roles of features that did not run are passed over, and an account
+/// with several features uses the right of a feature only if it has it from no other.
 #[must_use]
-pub fn unused(granted: &BTreeMap<String, BTreeSet<Right>>, asked: &BTreeSet<Asked>) -> Vec<(String, Right)> {
+pub fn uses(
+    granted: &BTreeMap<String, BTreeSet<Right>>,
+    asked: &BTreeMap<Asked, usize>,
+) -> Vec<(String, Right, usize)> {
     let grants = |role: &str, right: &Right| granted.get(role).is_some_and(|rights| rights.contains(right));
-    let mut unused = Vec::new();
+    let mut uses = Vec::new();
     for (role, rights) in granted {
         // Scrubbing is the releaser's; certificates, events and the Lease are everybody's.
         let feature = if role == "scrub" { "releaser" } else { role.as_str() };
         let is_everybodys = feature != WEBHOOK && !FEATURES.contains(&feature);
-        let its = |asked: &&Asked| is_everybodys || asked.features.iter().any(|name| name == feature);
-        if !asked.iter().any(|asked| its(&asked)) {
+        let its = |asked: &Asked| is_everybodys || asked.features.iter().any(|name| name == feature);
+        if !asked.keys().any(its) {
             continue;
         }
         for right in rights {
             let by = |asked: &Asked| {
-                let others = asked.features.iter().filter(|name| **name != feature);
+                let mut others = asked.features.iter().filter(|name| **name != feature);
                 asked.right == *right
-                    && !asked.denied
-                    && its(&asked)
-                    && (is_everybodys || !others.into_iter().any(|other| grants(other, right)))
+                    && asked.missing.is_none()
+                    && its(asked)
+                    && (is_everybodys || !others.any(|other| grants(other, right)))
             };
-            if !asked.iter().any(by) {
-                unused.push((role.clone(), right.clone()));
-            }
+            let times = asked.iter().filter(|(asked, _)| by(asked)).map(|(_, times)| times).sum();
+            uses.push((role.clone(), right.clone(), times));
         }
     }
-    unused
+    uses
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn right(resource: &str, verb: &str) -> Right {
-        Right { group: String::new(), resource: resource.to_owned(), verb: verb.to_owned() }
-    }
-
-    fn by(features: &[&str], right: Right) -> Asked {
-        Asked { features: features.iter().map(|name| (*name).to_owned()).collect(), right, denied: false }
-    }
-
-    #[test]
-    fn a_right_counts_as_used_only_if_it_is_clear_which_feature_used_it() {
-        let granted = BTreeMap::from([
-            ("ephemeral".to_owned(), BTreeSet::from([right("pods", "list"), right("pods", "watch")])),
-            ("placement".to_owned(), BTreeSet::from([right("pods", "list"), right("nodes", "list")])),
-            ("events".to_owned(), BTreeSet::from([right("events", "create")])),
-            ("releaser".to_owned(), BTreeSet::from([right("pods", "delete")])),
-        ]);
-        let both = ["ephemeral", "placement"];
-        let mut asked = BTreeSet::from([
-            by(&both, right("pods", "list")),
-            by(&both, right("nodes", "list")),
-            by(&["ephemeral"], right("events", "create")),
-        ]);
-        let left = |asked: &BTreeSet<Asked>| unused(&granted, asked);
-        let (of_ephemeral, of_placement) = ("ephemeral".to_owned(), "placement".to_owned());
-        assert_eq!(
-            left(&asked),
-            [
-                (of_ephemeral.clone(), right("pods", "list")),
-                (of_ephemeral.clone(), right("pods", "watch")),
-                (of_placement, right("pods", "list"))
-            ]
-        );
-        asked.insert(by(&["placement"], right("pods", "list")));
-        asked.insert(by(&["ephemeral"], right("pods", "list")));
-        asked.insert(Asked { denied: true, ..by(&["ephemeral"], right("pods", "watch")) });
-        assert_eq!(left(&asked), [(of_ephemeral, right("pods", "watch"))]);
-    }
-
-    #[test]
-    fn the_rights_of_every_feature_are_known() -> Result<()> {
-        let granted = granted()?;
-        let roles: Vec<&str> = granted.keys().map(String::as_str).collect();
-        let everybodys = ["certificates", "events", "leader", "scrub", WEBHOOK];
-        let mut expected: Vec<&str> = FEATURES.into_iter().chain(everybodys).collect();
-        expected.sort_unstable();
-        assert_eq!(roles, expected);
-        Ok(())
-    }
-}
+mod tests;

@@ -57,6 +57,25 @@ fn leaves(path: &str, value: &Value, found: &mut BTreeMap<String, String>) {
 }
 
 #[test]
+fn the_page_has_every_right_that_the_chart_grants() -> Result<()> {
+    let mut expected = String::new();
+    for (role, rights) in testbed::rights::granted()? {
+        let mut verbs: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for right in rights {
+            let group = if right.group.is_empty() { String::new() } else { format!(".{}", right.group) };
+            verbs.entry(format!("`{}{group}`", right.resource)).or_default().push(right.verb);
+        }
+        let rights: Vec<String> =
+            verbs.into_iter().map(|(kind, verbs)| format!("{kind}: {}", verbs.join(", "))).collect();
+        expected += &format!("| `{role}` | {} |\n", rights.join("; "));
+    }
+    let page = fs::read_to_string(format!("{CHART}/../../docs/installation.md"))?;
+    let (_, table) = page.split_once("| Role | Rights |\n|---|---|\n").context("the page has no table of rights")?;
+    ensure!(table.starts_with(&format!("{expected}\n")), "the page must have these lines:\n{expected}");
+    Ok(())
+}
+
+#[test]
 fn the_page_has_every_value_of_the_chart_with_its_default() -> Result<()> {
     let values: Value = serde_saphyr::from_str(&fs::read_to_string(format!("{CHART}/values.yaml"))?)?;
     let mut defaults = BTreeMap::new();

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers are tests too
 
 mod accepts;
+mod answers;
 mod deploy;
 mod documented;
 mod documents;
@@ -10,5 +11,7 @@ mod documents;
 #[path = "../operator/home.rs"]
 mod home;
 mod makes;
+mod pages;
 mod pod;
+mod release;
 mod runs;

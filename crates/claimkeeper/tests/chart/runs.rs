@@ -1,106 +1,18 @@
 //! The program runs with exactly what the chart gives it, and needs no more.
 
-use std::{collections::BTreeSet, fs};
+use std::fs;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::{core::v1::Secret, storage::v1::StorageClass};
 use kube::{Api, api::PostParams};
-use serde_json::{Value, json};
-use testbed::{Cluster, PATIENCE, eventually, storageos::StorageOs};
+use serde_json::json;
+use testbed::eventually;
 
 use crate::{
-    documents::{Documents, over, profiles},
-    home::{BINARY, Home},
-    pod::{self, PodOfChart, Secrets},
+    documents::{Documents, profiles},
+    home::Home,
+    release::Release,
 };
-
-/// A release in a namespace of its own. It looks after that one, unless the values name another, so that the other tests' claims are
-/// left alone.
-struct Release {
-    cluster: Cluster,
-    namespace: String,
-    documents: Documents,
-    secrets: Secrets,
-    /// Answers as long as the release is there.
-    _storageos: StorageOs,
-}
-
-impl Release {
-    async fn install(values: &Value) -> Result<Self> {
-        let cluster = testbed::shared().await?;
-        let namespace = cluster.create_namespace("chart").await?;
-        let storageos = StorageOs::start().await?;
-        let chosen = values;
-        let mut values = json!({"namespace": namespace});
-        over(&mut values, chosen);
-        // Nobody is asked about anything: who is behind the Service is not there.
-        let nothing = json!({"objectSelector": {"matchLabels": {"asked": "never"}}});
-        over(
-            &mut values,
-            &json!({
-                "webhook": {"drainDelay": "0s"},
-                "sharedVolumes": {"storageos": {"endpoint": storageos.url()}},
-            }),
-        );
-        for webhook in ["enforceEphemeral", "hyperconverged"] {
-            let name = format!("{webhook}.{namespace}").to_lowercase();
-            over(&mut values["webhook"][webhook], &nothing);
-            values["webhook"][webhook]["configuration"] = name.into();
-        }
-        cluster.install_chart("claimkeeper", &namespace, &values).await?;
-        // Many tests run on this machine. A Service could not lead to port 0.
-        over(&mut values, &json!({"admin": {"listen": "127.0.0.1:0"}, "webhook": {"listen": "127.0.0.1:0"}}));
-        let documents = Documents::render(&cluster, &namespace, &values).await?;
-        let credentials = ["username", "password"]
-            .map(|name| anyhow::Ok((name.to_owned(), fs::read(storageos.secret_path().join(name))?)));
-        let credentials = credentials.into_iter().collect::<Result<_>>()?;
-        let secrets = Secrets::from([("storageos-api".to_owned(), credentials)]);
-        Ok(Self { cluster, namespace, documents, secrets, _storageos: storageos })
-    }
-
-    /// Starts a replica of this Deployment and waits until it is ready.
-    async fn start(&self, deployment: &str) -> Result<PodOfChart> {
-        let pod = pod::start(&self.cluster, &self.namespace, &self.documents, deployment, &self.secrets).await?;
-        pod.replica.until_ready().await.with_context(|| pod.replica.leash.output())?;
-        Ok(pod)
-    }
-
-    /// What `claimkeeper check-config` says about the configurations.
-    fn check_configurations(&self) -> Result<()> {
-        let directory = tempfile::tempdir()?;
-        for map in self.documents.of("ConfigMap") {
-            let file = directory.path().join("config.yaml");
-            fs::write(&file, map["data"]["config.yaml"].as_str().context("no file")?)?;
-            let output = std::process::Command::new(BINARY).arg("check-config").arg(&file).output()?;
-            ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        }
-        Ok(())
-    }
-
-    async fn until_leads(&self, pod: &PodOfChart) -> Result<()> {
-        let config = self.documents.get("ConfigMap", "claimkeeper").context("no configuration")?;
-        let config: Value = serde_saphyr::from_str(config["data"]["config.yaml"].as_str().context("no file")?)?;
-        let lease = config["leaderElection"]["name"].as_str().context("no Lease")?;
-        let series = format!("leader_election_master_status{{name=\"{lease}\"}}");
-        eventually("the replica to lead", async || {
-            ensure!(pod.replica.metric(&series).await? == 1, "it does not");
-            Ok(())
-        })
-        .await
-    }
-
-    /// What its account has asked for, as verb and resource, once the replica has ended.
-    async fn requests(&self, mut pod: PodOfChart) -> Result<BTreeSet<(String, String)>> {
-        pod.replica.leash.terminate()?;
-        let ended = pod.replica.leash.ended(PATIENCE).await?;
-        ensure!(ended.success(), "it ended badly: {}", pod.replica.leash.output());
-        let requests = self.cluster.audit_log().user(&pod.replica.user).requests()?;
-        let refused: Vec<_> = requests.iter().filter(|request| request.code() == Some(403)).collect();
-        ensure!(refused.is_empty(), "the chart grants too little: {refused:?}");
-        let objects = requests.into_iter().filter_map(|request| Some((request.verb, request.object_ref?.resource)));
-        Ok(objects.collect())
-    }
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_profile_makes_replicas_that_become_ready_and_lead() -> Result<()> {
@@ -190,24 +102,5 @@ async fn a_certificate_that_others_make_is_mounted() -> Result<()> {
         let asked = release.requests(pod).await?;
         assert!(!asked.iter().any(|(_, resource)| resource == "secrets"), "{asked:?}");
     }
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn replicas_that_only_answer_become_ready_and_write_nothing() -> Result<()> {
-    let release = Release::install(&json!({"split": true})).await?;
-    release.check_configurations()?;
-    let controller = release.start("claimkeeper").await?;
-    let observer = release.start("claimkeeper-webhook").await?;
-    assert!(observer.replica.webhook.is_some());
-    release.until_leads(&controller).await?;
-    let asked = release.requests(observer).await?;
-    let reads = ["get", "list", "watch"];
-    let written: Vec<_> = asked.iter().filter(|(verb, _)| !reads.contains(&verb.as_str())).collect();
-    // Who it is, it asks; whether it may, nobody else's rights decide.
-    let told = ["selfsubjectreviews", "events"];
-    assert!(written.iter().all(|(_, resource)| told.contains(&resource.as_str())), "{written:?}");
-    assert!(!asked.iter().any(|(_, resource)| resource == "leases"), "{asked:?}");
-    release.requests(controller).await?;
     Ok(())
 }

@@ -14,6 +14,7 @@ async fn it_does_not_start_where_it_could_not_tell_whether_volumes_are_attached(
     // The rights of another feature.
     let values = json!({"features": ["provisioner"], "leaderElection": {"name": "shared"}});
     let prepared = home.install("blind", &values, json!({"features": ["releaser"]})).await?;
+    home.cluster.expect_refusals(&prepared.user, ("storage.k8s.io", "volumeattachments", "list"))?;
     let mut command = prepared.command()?;
     let ended = tokio::time::timeout(std::time::Duration::from_mins(1), command.status()).await??;
     let log = std::fs::read_to_string(prepared.log())?;

@@ -51,6 +51,7 @@ pub(crate) struct Stage {
     client: Client,
     recorder: Recorder,
     users: tokio::sync::Mutex<HashMap<String, Client>>,
+    hears_of_namespaces: AbortHandle,
     tasks: Vec<AbortHandle>,
     _control_plane: ControlPlane,
     _turn: MutexGuard<'static, ()>,
@@ -133,10 +134,11 @@ impl Stage {
             registry: registry.clone(),
         };
         let webhooks: Vec<Arc<dyn Webhook>> = vec![Arc::clone(&answers) as Arc<dyn Webhook>];
+        let hears_of_namespaces = tokio::spawn(watches.feed_namespaces(&caches.namespaces)).abort_handle();
         let tasks = vec![
+            hears_of_namespaces.clone(),
             tokio::spawn(watches.feed(&caches.pods)).abort_handle(),
             tokio::spawn(watches.feed_cluster_scoped(&caches.classes)).abort_handle(),
-            tokio::spawn(watches.feed_namespaces(&caches.namespaces)).abort_handle(),
             tokio::spawn(watches.feed_cluster_scoped(&caches.volumes)).abort_handle(),
             tokio::spawn(worker.run(CancellationToken::new())).abort_handle(),
             tokio::spawn(async move { server.serve(webhooks, CancellationToken::new()).await }).abort_handle(),
@@ -150,6 +152,7 @@ impl Stage {
             client,
             recorder,
             users,
+            hears_of_namespaces,
             tasks,
             _control_plane: control_plane,
             _turn: turn,
@@ -165,6 +168,16 @@ impl Stage {
         let feature = Enforcement::new(caches, settings, client, recorder, &self.registry);
         *self.answers.current.lock().unwrap() = Some(Arc::new(feature));
         self.answers.take();
+    }
+
+    /// From now on the cache of namespaces stays as it is.
+    pub(crate) async fn stop_hearing_of_namespaces(&self) -> Result<()> {
+        self.hears_of_namespaces.abort();
+        eventually("the watch to end", async || {
+            ensure!(self.hears_of_namespaces.is_finished(), "it goes on");
+            anyhow::Ok(())
+        })
+        .await
     }
 
     /// A webhook that cannot be reached fails the test, not the check.

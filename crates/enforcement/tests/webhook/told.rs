@@ -82,6 +82,7 @@ async fn who_looks_is_told_and_the_api_server_is_not_bothered() -> Result<()> {
     everything_is_told_if_so_configured(&scene).await?;
     requests_are_counted_as_the_original_documents(&scene);
     warm_caches_answer_without_the_api_server(&scene).await?;
+    what_a_new_namespace_says_is_read_live(&scene).await?;
     errors_are_told_and_refuse_nobody(&scene).await
 }
 
@@ -180,6 +181,18 @@ async fn warm_caches_answer_without_the_api_server(scene: &Scene) -> Result<()> 
         anyhow::Ok(())
     })
     .await
+}
+
+async fn what_a_new_namespace_says_is_read_live(scene: &Scene) -> Result<()> {
+    scene.stage.stop_hearing_of_namespaces().await?;
+    for (label, code) in [(Some("warn"), 201), (None, 403)] {
+        let namespace = scene.stage.namespace(label).await?;
+        let path = format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims");
+        let bare = claim(&json!({"name": "bare"}), "local");
+        let outcome = scene.stage.send("alice", Method::POST, &path, Some(&bare)).await?;
+        ensure!(outcome.code == code, "{label:?}: {outcome:?}");
+    }
+    Ok(())
 }
 
 async fn errors_are_told_and_refuse_nobody(scene: &Scene) -> Result<()> {

@@ -118,6 +118,8 @@ async fn a_claim_that_a_pod_on_a_living_node_uses_is_kept() -> Result<()> {
 async fn an_operator_that_may_not_delete_tells_it() -> Result<()> {
     let mut room = Room::prepare("forbidden").await?;
     room.deletes = false;
+    let account = format!("system:serviceaccount:{}:claimkeeper", room.namespace);
+    room.cluster.expect_refusals(&account, ("", "persistentvolumeclaims", "create"))?;
     let settings = room.defaults();
     let room = room.start(settings).await?;
     let class = room.create_class("local", "delete", "nobody.example.dev").await?;

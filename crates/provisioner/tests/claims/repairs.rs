@@ -24,6 +24,19 @@ async fn a_foreign_claim_of_the_name_is_reported_and_never_adopted() -> Result<(
 }
 
 #[tokio::test]
+async fn a_foreign_claim_that_the_cache_does_not_know_is_met_and_looked_at() -> Result<()> {
+    let room = Room::open("met").await?;
+    let first = room.ask("first", TEMPLATE).await?;
+    room.own_claim("first-1", &first).await?;
+    room.stop_hearing_of_claims().await?;
+    room.create_foreign_claim("second-1", json!({})).await?;
+    let second = room.ask("second", TEMPLATE).await?;
+    let note = room.told(&second, "ErrForeignPVC").await?;
+    assert!(note.contains("was not created for pod"), "{note}");
+    Ok(())
+}
+
+#[tokio::test]
 async fn two_pods_that_call_one_claim_do_not_share_it_silently() -> Result<()> {
     let room = Room::open("shared").await?;
     let annotations = json!({"claimkeeper.dev/cache.claim": TEMPLATE});

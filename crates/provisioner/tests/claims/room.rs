@@ -38,6 +38,9 @@ pub(crate) struct Room {
     tasks: Vec<AbortHandle>,
 }
 
+/// The place of the watch of claims among the tasks.
+const HEARS_OF_CLAIMS: usize = 1;
+
 /// As the configuration has it by default.
 pub(crate) fn defaults() -> Settings {
     Settings {
@@ -105,6 +108,17 @@ impl Room {
             tokio::spawn(async move { feature.run(CancellationToken::new()).await }).abort_handle(),
         ];
         Ok(self)
+    }
+
+    /// From now on the cache of claims stays as it is.
+    pub(crate) async fn stop_hearing_of_claims(&self) -> Result<()> {
+        let watch = &self.tasks[HEARS_OF_CLAIMS];
+        watch.abort();
+        eventually("the watch to end", async || {
+            ensure!(watch.is_finished(), "it goes on");
+            Ok(())
+        })
+        .await
     }
 
     /// Grants what the denial asks for.
