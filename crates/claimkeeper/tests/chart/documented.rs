@@ -58,7 +58,7 @@ fn leaves(path: &str, value: &Value, found: &mut BTreeMap<String, String>) {
 
 #[test]
 fn the_page_has_every_right_that_the_chart_grants() -> Result<()> {
-    let mut expected = String::new();
+    let mut expected = Vec::new();
     for (role, rights) in testbed::rights::granted()? {
         let mut verbs: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for right in rights {
@@ -67,8 +67,9 @@ fn the_page_has_every_right_that_the_chart_grants() -> Result<()> {
         }
         let rights: Vec<String> =
             verbs.into_iter().map(|(kind, verbs)| format!("{kind}: {}", verbs.join(", "))).collect();
-        expected += &format!("| `{role}` | {} |\n", rights.join("; "));
+        expected.push(format!("| `{role}` | {} |\n", rights.join("; ")));
     }
+    let expected = expected.concat();
     let page = fs::read_to_string(format!("{CHART}/../../docs/installation.md"))?;
     let (_, table) = page.split_once("| Role | Rights |\n|---|---|\n").context("the page has no table of rights")?;
     ensure!(table.starts_with(&format!("{expected}\n")), "the page must have these lines:\n{expected}");
