@@ -202,9 +202,10 @@ async fn a_class_that_asks_for_a_scrub_where_nothing_is_scrubbed_releases_nothin
 async fn a_crash_after_any_write_leaves_a_scrub_that_the_next_process_ends() -> Result<()> {
     let mut laundry = Laundry::prepare("crash").await?;
     laundry.create_template("wipe", json!({})).await?;
-    let (_, elsewhere) = laundry.be_greedy().await?;
     // One write each time: the volume goes its whole way through a crash after every one of them.
     let volume = laundry.create_released("one").await?;
+    // Only now, or it could have the volume before anybody ever used it.
+    let (_, elsewhere) = laundry.be_greedy().await?;
     let history = History::of(&laundry.room, &volume).await?;
     let mut processes = 0;
     loop {
