@@ -70,10 +70,11 @@ async fn a_claim_of_the_previous_run_on_its_way_out_is_waited_for() -> Result<()
 #[tokio::test]
 async fn a_pod_that_comes_back_under_its_name_gets_a_claim_of_its_own_without_an_alarm() -> Result<()> {
     let room = Room::open("back").await?;
-    let first = room.ask("web", TEMPLATE).await?;
+    let first = room.ask_and_wait("web", TEMPLATE).await?;
     room.own_claim("web-1", &first).await?;
     room.pods.delete("web", &DeleteParams::default().grace_period(0)).await?;
-    let second = room.ask("web", TEMPLATE).await?;
+    // If it found a node before the garbage collector looks, it would hold the first one's claim, and that would stay for ever.
+    let second = room.ask_and_wait("web", TEMPLATE).await?;
     room.own_claim("web-1", &second).await?;
     let events = room.events(&second).await?;
     assert!(events.iter().all(|(kind, _, _)| kind == "Normal"), "{events:?}");
@@ -83,16 +84,7 @@ async fn a_pod_that_comes_back_under_its_name_gets_a_claim_of_its_own_without_an
 #[tokio::test]
 async fn a_claim_that_is_lost_while_the_pod_is_pending_is_made_again() -> Result<()> {
     let room = Room::open("again").await?;
-    // No node fits, so the pod stays Pending.
-    let pod = json!({
-        "metadata": {"name": "web", "annotations": {"claimkeeper.dev/cache.claim": TEMPLATE}},
-        "spec": {
-            "nodeSelector": {"nowhere": "at-all"},
-            "containers": [{"name": "main", "image": "example.invalid/main"}],
-            "volumes": [volume("cache", "web-1")],
-        },
-    });
-    let pod = room.pods.create(&kube::api::PostParams::default(), &serde_json::from_value(pod)?).await?;
+    let pod = room.ask_and_wait("web", TEMPLATE).await?;
     let first = room.own_claim("web-1", &pod).await?;
     room.delete_claim("web-1").await?;
     eventually("a new claim", async || {

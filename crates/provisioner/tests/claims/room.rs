@@ -21,7 +21,7 @@ use platform::{
 };
 use provisioner::{Caches, Provisioner, Settings, request::Enabling, template::Rules};
 use serde_json::{Value, json};
-use testbed::{Cluster, eventually};
+use testbed::{Cluster, eventually, within};
 use tokio::{task::AbortHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -152,6 +152,19 @@ impl Room {
         self.create_pod(name, annotations, json!([volume("cache", &format!("{name}-1"))])).await
     }
 
+    /// The same for a pod that stays Pending, because no node fits.
+    pub(crate) async fn ask_and_wait(&self, name: &str, template: &str) -> Result<FullPod> {
+        let pod = json!({
+            "metadata": {"name": name, "annotations": {"claimkeeper.dev/cache.claim": template}},
+            "spec": {
+                "nodeSelector": {"nowhere": "at-all"},
+                "containers": [{"name": "main", "image": "example.invalid/main"}],
+                "volumes": [volume("cache", &format!("{name}-1"))],
+            },
+        });
+        Ok(self.pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await?)
+    }
+
     pub(crate) async fn create_foreign_claim(&self, name: &str, metadata: Value) -> Result<PersistentVolumeClaim> {
         let mut claim: Value = serde_saphyr::from_str(TEMPLATE)?;
         claim["metadata"] = metadata;
@@ -163,9 +176,9 @@ impl Room {
         eventually(&format!("claim {name}"), async || self.claims.get(name).await).await
     }
 
-    /// Waits for the claim that belongs to this very pod.
+    /// Waits for the claim that belongs to this very pod; Kubernetes may have to remove another one first, and has much to do.
     pub(crate) async fn own_claim(&self, name: &str, pod: &FullPod) -> Result<PersistentVolumeClaim> {
-        eventually(&format!("claim {name} of the pod"), async || {
+        within(Duration::from_mins(2), &format!("claim {name} of the pod"), async || {
             let claim = self.claims.get(name).await?;
             let owned = claim.owner_references().iter().any(|owner| Some(&owner.uid) == pod.uid().as_ref());
             ensure!(owned, "it belongs to {:?}", claim.owner_references());
