@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use cluster::{
-    Claim, ObjectKey, Pod, Store, Template, live,
+    Claim, ObjectKey, Pod, Store, Template,
+    creation::{self, NewClaim},
+    live,
     server::ListMode,
     store::{Change, Slim, Subscription},
     watch::Watches,
@@ -210,6 +212,49 @@ async fn a_pod_and_a_claim_are_the_same_in_both_formats() -> Result<()> {
         pods.patch(pod, &PatchParams::default(), &Patch::Merge(json!({"metadata": {"finalizers": null}}))).await?;
     }
     Ok(())
+}
+
+/// Whoever may make a claim may write what is no text into it, which in JSON is replaced, and in the binary format is not.
+#[tokio::test]
+async fn an_object_that_nobody_can_read_does_not_keep_the_others_from_being_known() -> Result<()> {
+    let cluster = testbed::shared().await?;
+    let scene = Scene::on(&cluster, ListMode::Streamed).await?;
+    let _feed = scene.feed();
+    scene.create("early").await?;
+    scene.until_known("early").await?;
+    let admin = cluster.admin().await?;
+    let key = ObjectKey::new(&scene.namespace, "broken");
+    creation::create(&admin, &key, NewClaim::Binary(claim_that_is_no_text("broken"))).await?;
+    scene.create("late").await?;
+    scene.until_known("late").await?;
+    scene.until_known("broken").await?;
+    scene.delete("early").await?;
+    eventually("the deletion to be heard", async || {
+        ensure!(*scene.deleted.lock() == ["early"], "{:?}", scene.deleted.lock());
+        Ok(())
+    })
+    .await?;
+    // As well from the beginning.
+    let store: Store<Claim> = Store::new(vec![|_| true], vec![]);
+    let _feed = tokio::spawn(scene.watches.feed(&store));
+    tokio::time::timeout(testbed::PATIENCE, store.synced()).await.context("the list is not complete")?;
+    assert_eq!(store.len(), 2);
+    Ok(())
+}
+
+/// A claim with an annotation that is not UTF-8.
+fn claim_that_is_no_text(name: &str) -> Vec<u8> {
+    let field = |tag: u8, content: &[u8]| {
+        let length = u8::try_from(content.len()).expect("short fields");
+        [&[tag << 3 | 2, length][..], content].concat()
+    };
+    let annotation = [field(1, b"example.dev/note"), field(2, b"\xff\xfe")].concat();
+    let metadata = [field(1, name.as_bytes()), field(12, &annotation)].concat();
+    let storage = [field(1, b"storage"), field(2, &field(1, b"1Gi"))].concat();
+    let spec = [field(1, b"ReadWriteOnce"), field(2, &field(2, &storage)), field(5, b"none")].concat();
+    let raw = [field(1, &metadata), field(2, &spec)].concat();
+    let of = [field(1, b"v1"), field(2, b"PersistentVolumeClaim")].concat();
+    [b"k8s\0".to_vec(), field(1, &of), field(2, &raw)].concat()
 }
 
 fn without_templates(pod: &Pod) -> String {

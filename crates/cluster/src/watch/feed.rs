@@ -54,6 +54,9 @@ struct Progress {
     version: Option<String>,
     /// Whether something was heard since the last pause.
     heard: bool,
+    /// Whether to ask for JSON only. Anybody may write into an object what is no text, and nobody may keep us from knowing the others:
+    /// in JSON the API server itself replaces it.
+    as_text: bool,
     /// When a list was last asked for without a pause.
     listed_at_once: Option<Instant>,
     trouble: Trouble,
@@ -122,6 +125,15 @@ impl<T: Slim, S: Fn() + Send + Sync + 'static> Feed<T, S> {
         if matches!(interruption, Interruption::Unreadable(_)) {
             // Whatever it was, the list has it too, or has it no more.
             progress.version = None;
+            if T::FROM_BINARY.is_some() && !std::mem::replace(&mut progress.as_text, true) {
+                self.metrics.failures.increment();
+                tracing::warn!(
+                    kind = T::KIND,
+                    error = %interruption,
+                    "something cannot be read in the binary format; asking for JSON from now on"
+                );
+                return false;
+            }
         }
         self.metrics.failures.increment();
         let error = causes(interruption);
@@ -173,7 +185,8 @@ impl<T: Slim, S: Fn() + Send + Sync + 'static> Feed<T, S> {
         };
         let since = progress.version.as_deref().unwrap_or("0");
         let patience = Duration::from_secs(WATCH_SECONDS.into()) + GRACE;
-        let mut events = Events::ask::<T>(&self.client, self.api.resource_url(), &parameters, since, patience).await?;
+        let (path, binary) = (self.api.resource_url(), T::FROM_BINARY.is_some() && !progress.as_text);
+        let mut events = Events::ask(&self.client, path, &parameters, since, binary, patience).await?;
         progress.is_back(T::KIND);
         if progress.version.is_none() {
             self.begin_list();

@@ -93,11 +93,12 @@ pub(super) struct Events {
 
 impl Events {
     /// Asks for the changes of a kind since a version, the present objects first if the parameters say so.
-    pub(super) async fn ask<T: Slim>(
+    pub(super) async fn ask(
         client: &Client,
         path: &str,
         parameters: &WatchParams,
         since: &str,
+        binary: bool,
         patience: Duration,
     ) -> Result<Self, Interruption> {
         let request = Request::new(path).watch(parameters, since);
@@ -105,7 +106,7 @@ impl Events {
         let headers = request.headers_mut();
         // Events are compressed one by one, which is no format that the client's decompression knows.
         headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        if T::FROM_BINARY.is_some() {
+        if binary {
             headers.insert(header::ACCEPT, BINARY_OR_JSON);
         }
         let answer = client.send(request.map(Body::from)).await.map_err(Interruption::Refused)?;

@@ -1,7 +1,10 @@
 //! The binary format of Kubernetes: protobuf, with a few bytes in front of every object and an envelope around it.
 //!
 //! Only what Kubernetes itself defines comes in it, not what others add to its API, and kube does not speak it. Where objects
-//! are many or big it is worth the trouble: what nobody reads is passed over without a look, and the API server spends less too.
+//! are many or big it is worth the trouble: what nobody reads is passed over without a look.
+//!
+//! What is text in JSON need not be text here: the API server takes in annotations that are not UTF-8. Who reads objects of others in
+//! this format must be able to do without.
 
 use bytes::Bytes;
 use kube::core::Status;
