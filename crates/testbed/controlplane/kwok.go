@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/kwok/pkg/config"
 	kwokcmd "sigs.k8s.io/kwok/pkg/kwok/cmd"
@@ -24,6 +25,7 @@ func kwok() {
 	ctx, err := config.InitFlags(ctx, flags)
 	if err == nil {
 		command := kwokcmd.NewCommand(ctx)
+		command.PreRunE = startEndingPods
 		command.PersistentFlags().AddFlagSet(flags)
 		err = command.ExecuteContext(ctx)
 	}
@@ -31,4 +33,17 @@ func kwok() {
 		fmt.Fprintln(os.Stderr, "kwok:", err)
 		os.Exit(1)
 	}
+}
+
+// startEndingPods does beside kwok what no stage of kwok does safely.
+func startEndingPods(command *cobra.Command, _ []string) error {
+	kubeconfig, err := command.Flags().GetString("kubeconfig")
+	if err != nil {
+		return err
+	}
+	nodes, err := command.Flags().GetString("manage-nodes-with-label-selector")
+	if err != nil {
+		return err
+	}
+	return endPods(command.Context(), kubeconfig, nodes)
 }

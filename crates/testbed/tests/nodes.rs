@@ -49,6 +49,24 @@ async fn pods_run_by_themselves_end_when_told_and_finish_deleting() -> Result<()
 }
 
 #[tokio::test]
+async fn who_ends_a_pod_leaves_the_next_one_of_its_name_alone() -> Result<()> {
+    const TIMES: usize = 100;
+    let cluster = testbed::shared().await?;
+    let namespace = cluster.create_namespace("nodes").await?;
+    let pods: Api<Pod> = Api::namespaced(cluster.admin().await?, &namespace);
+    let at_once = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+    pods.create(&PostParams::default(), &pod_on(Some("node-1"))?).await?;
+    for _ in 0..TIMES {
+        eventually("the pod to run", async || expect_phase(&pods, "Running").await).await?;
+        pods.delete("app", &at_once).await?;
+        pods.create(&PostParams::default(), &pod_on(Some("node-1"))?).await?;
+    }
+    eventually("the last pod to run", async || expect_phase(&pods, "Running").await).await?;
+    pods.delete("app", &DeleteParams::default()).await?;
+    eventually("the pod to go", async || expect_gone(&pods).await).await
+}
+
+#[tokio::test]
 async fn a_node_can_be_added_run_pods_and_be_removed() -> Result<()> {
     // Not the shared one: other tests' pods would be put on a node that is about to go.
     let cluster = ControlPlane::start(Options::default().nodes(1).provisioner(false)).await?;

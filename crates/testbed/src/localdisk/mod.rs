@@ -192,10 +192,14 @@ impl Driver {
         let class = Api::<StorageClass>::all(self.client.clone()).get(class).await?;
         let Some(node) = self.node_for(claim, &class).await? else { return Ok(()) };
         let volume = volume_for(claim, &class, &node)?;
-        let name = volume.name_any();
+        let (name, volumes) = (volume.name_any(), Api::<PersistentVolume>::all(self.client.clone()));
+        // The news may be old, and the volume with a pod elsewhere.
+        if volumes.get_opt(&name).await?.is_some() {
+            return Ok(());
+        }
         // First the disk, then the object: whoever sees the volume may use it.
         self.contents.lock().ensure(&name, &node);
-        match Api::all(self.client.clone()).create(&PostParams::default(), &volume).await {
+        match volumes.create(&PostParams::default(), &volume).await {
             // The name is made of the claim's uid: whoever created it did so for this claim.
             Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
             outcome => outcome.map(drop).with_context(|| format!("cannot create the volume {name}")),
