@@ -30,12 +30,15 @@ pub(crate) struct Arguments {
     /// Only the tests of this package; may be repeated
     #[arg(long, value_name = "NAME")]
     package: Vec<String>,
-    /// Passed on to the test runner, such as the name of a test
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    passed_on: Vec<String>,
+    /// Only the tests whose names have this in them
+    #[arg(value_name = "TEST")]
+    test: Option<String>,
+    /// Passed on to the tests' own runner, such as --exact
+    #[arg(last = true, value_name = "FLAG")]
+    flags: Vec<String>,
 }
 
-pub(crate) async fn run(Arguments { rights, package, passed_on }: Arguments) -> Result<ExitCode> {
+pub(crate) async fn run(Arguments { rights, package, test, flags }: Arguments) -> Result<ExitCode> {
     let chosen: Vec<String> = match package.as_slice() {
         [] => vec!["--workspace".to_owned()],
         names => names.iter().map(|name| format!("--package={name}")).collect(),
@@ -62,7 +65,9 @@ pub(crate) async fn run(Arguments { rights, package, passed_on }: Arguments) -> 
     fs::create_dir_all(&collected)?;
     let run = |mut runner: Command| {
         runner
-            .args(&passed_on)
+            .args(&test)
+            .arg("--")
+            .args(&flags)
             .env(RIGHTS_VARIABLE, &collected)
             .env(TESTBED_VARIABLE, control_plane.directory())
             .env("RUST_TEST_THREADS", TESTS_AT_ONCE);
@@ -77,7 +82,7 @@ pub(crate) async fn run(Arguments { rights, package, passed_on }: Arguments) -> 
     };
     rights::collect(control_plane.directory(), &collected)?;
     let every_test_ran =
-        passed && package.is_empty() && passed_on.is_empty() && real_node_unavailable().await.is_none();
+        passed && package.is_empty() && test.is_none() && flags.is_empty() && real_node_unavailable().await.is_none();
     let fit = tell_rights(&collected, rights, every_test_ran)?;
     drop(control_plane);
     Ok(if passed && fit { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -81,7 +81,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::sample::{merge, volume_with};
+    use crate::sample::volume_with;
 
     fn claim(change: &Value) -> WaitingClaim {
         let mut json = json!({
@@ -92,7 +92,7 @@ mod tests {
                 "resources": {"requests": {"storage": "10Gi"}},
             },
         });
-        merge(&mut json, change);
+        json_patch::merge(&mut json, change);
         WaitingClaim::from_wire(serde_json::from_value(json).unwrap()).unwrap()
     }
 

@@ -140,7 +140,7 @@ mod tests {
             "spec": {"claimRef": {"uid": null}},
             "status": {"phase": "Available"},
         });
-        crate::sample::merge(&mut all, change);
+        json_patch::merge(&mut all, change);
         all["spec"]["claimRef"]["uid"] = Value::Null;
         Arc::new(volume_with(&all))
     }

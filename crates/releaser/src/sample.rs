@@ -24,7 +24,7 @@ pub(crate) fn volume_with(change: &Value) -> Volume {
         },
         "status": {"phase": "Released", "lastPhaseTransitionTime": "2026-01-01T00:00:00Z"},
     });
-    merge(&mut json, change);
+    json_patch::merge(&mut json, change);
     Volume::from_wire(serde_json::from_value(json).unwrap()).unwrap()
 }
 
@@ -42,20 +42,4 @@ pub(crate) fn class(annotations: &[(&str, &str)]) -> Option<Arc<Class>> {
         provisions: true,
         waits_for_consumer: true,
     }))
-}
-
-/// As the API server merges a patch.
-pub(crate) fn merge(into: &mut Value, change: &Value) {
-    match change {
-        Value::Object(change) => {
-            for (key, value) in change {
-                if value.is_null() {
-                    into.as_object_mut().map(|object| object.remove(key));
-                } else {
-                    merge(&mut into[key], value);
-                }
-            }
-        }
-        change => *into = change.clone(),
-    }
 }

@@ -115,7 +115,7 @@ impl Table {
             "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},
             "spec": {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "10Gi"}, "persistentVolumeReclaimPolicy": "Retain"},
         });
-        merge(&mut volume, &self.volumes[name]);
+        json_patch::merge(&mut volume, &self.volumes[name]);
         replaced(volume, &|word| (word == "namespace").then(|| namespace.to_owned()))
     }
 
@@ -125,7 +125,7 @@ impl Table {
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace},
             "spec": {"containers": [{"name": "main", "image": "none"}]},
         });
-        merge(&mut pod, &self.pods[name]);
+        json_patch::merge(&mut pod, &self.pods[name]);
         pod
     }
 }
@@ -178,23 +178,8 @@ fn claim(change: &Value, namespace: &str, uid: &dyn Fn(&str) -> Option<String>) 
         "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data", "namespace": namespace},
         "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "10Gi"}}},
     });
-    merge(&mut claim, change);
+    json_patch::merge(&mut claim, change);
     replaced(claim, uid)
-}
-
-/// As the API server merges a patch.
-fn merge(into: &mut Value, change: &Value) {
-    match change {
-        Value::Object(change) => {
-            if !into.is_object() {
-                *into = json!({});
-            }
-            for (key, value) in change {
-                merge(&mut into[key.as_str()], value);
-            }
-        }
-        other => *into = other.clone(),
-    }
 }
 
 /// With words such as `$namespace` replaced by what they stand for.

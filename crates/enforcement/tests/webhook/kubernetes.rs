@@ -4,11 +4,12 @@ use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
 use http::Method;
+use rehearsal::STAGEHAND;
 use serde_json::{Value, json};
 use testbed::{Options, eventually};
 use tokio::{io::AsyncWriteExt, process::Command};
 
-use crate::stage::{STAGEHAND, Stage};
+use crate::stage::Stage;
 
 const CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses";
 
@@ -33,10 +34,10 @@ async fn kubernetes_goes_on(options: Options) -> Result<()> {
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "system:kube-controller-manager"}],
     });
-    stage.make("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &binding).await?;
+    stage.actors.make("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &binding).await?;
     let class = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "local"},
                        "provisioner": "localdisk.csi.acstor.io", "volumeBindingMode": "WaitForFirstConsumer"});
-    stage.make(CLASSES, &class).await?;
+    stage.actors.make(CLASSES, &class).await?;
     let namespace = stage.namespace(None).await?;
 
     let pod = an_ephemeral_volume_gets_its_claim(&stage, &namespace).await?;
@@ -56,11 +57,12 @@ async fn an_ephemeral_volume_gets_its_claim(stage: &Stage, namespace: &str) -> R
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "build"},
         "spec": {"containers": [{"name": "main", "image": "none"}], "volumes": [volume]},
     });
-    let made = stage.send("alice", Method::POST, &format!("/api/v1/namespaces/{namespace}/pods"), Some(&pod)).await?;
+    let made =
+        stage.actors.send("alice", Method::POST, &format!("/api/v1/namespaces/{namespace}/pods"), Some(&pod)).await?;
     ensure!(made.code == 201, "{made:?}");
     let claim = format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims/build-scratch");
     eventually("the claim of the pod", async || {
-        let found = stage.send(STAGEHAND, Method::GET, &claim, None).await?;
+        let found = stage.actors.send(STAGEHAND, Method::GET, &claim, None).await?;
         ensure!(found.code == 200, "{found:?}");
         anyhow::Ok(())
     })
@@ -93,7 +95,7 @@ async fn a_bare_claim_is_refused_by_kubectl_with_what_to_do(stage: &Stage, names
 /// The events about a claim with this reason.
 async fn events(stage: &Stage, namespace: &str, reason: &str, claim: &str) -> Result<Vec<Value>> {
     let path = format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
-    let list = stage.send(STAGEHAND, Method::GET, &path, None).await?.body;
+    let list = stage.actors.send(STAGEHAND, Method::GET, &path, None).await?.body;
     let events = list["items"].as_array().context("no list")?.iter();
     let about = events.filter(|event| event["reason"] == reason && event["regarding"]["name"] == claim);
     Ok(about.cloned().collect())
@@ -102,10 +104,10 @@ async fn events(stage: &Stage, namespace: &str, reason: &str, claim: &str) -> Re
 async fn orphaning_is_allowed_and_told(stage: &Stage, namespace: &str, pod: &str) -> Result<()> {
     let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Orphan"});
     let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}");
-    stage.send("alice", Method::DELETE, &path, Some(&options)).await?;
+    stage.actors.send("alice", Method::DELETE, &path, Some(&options)).await?;
     let claim = format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims/{pod}-scratch");
     eventually("the orphaned claim, and its event", async || {
-        let found = stage.send(STAGEHAND, Method::GET, &claim, None).await?;
+        let found = stage.actors.send(STAGEHAND, Method::GET, &claim, None).await?;
         ensure!(found.code == 200 && found.body["metadata"]["ownerReferences"].is_null(), "{found:?}");
         let told = events(stage, namespace, "ClaimOrphaned", &format!("{pod}-scratch")).await?;
         ensure!(told.len() == 1 && told[0]["type"] == "Warning", "{told:?}");
@@ -118,17 +120,17 @@ async fn a_class_that_comes_later_is_refused_and_told(stage: &Stage, namespace: 
     let claim =
         json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "early"}, "spec": spec(None)});
     let claims = format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims");
-    let made = stage.send("alice", Method::POST, &claims, Some(&claim)).await?;
+    let made = stage.actors.send("alice", Method::POST, &claims, Some(&claim)).await?;
     ensure!(made.code == 201, "{made:?}");
     let mark = json!({"metadata": {"annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}});
-    stage.send(STAGEHAND, Method::PATCH, &format!("{CLASSES}/local"), Some(&mark)).await?;
+    stage.actors.send(STAGEHAND, Method::PATCH, &format!("{CLASSES}/local"), Some(&mark)).await?;
     eventually("the event about the class that was to come", async || {
         let told = events(stage, namespace, "ClaimDenied", "early").await?;
         ensure!(told.iter().any(|event| event["regarding"]["uid"] == made.body["metadata"]["uid"]), "{told:?}");
         anyhow::Ok(())
     })
     .await?;
-    let left = stage.send(STAGEHAND, Method::GET, &format!("{claims}/early"), None).await?;
+    let left = stage.actors.send(STAGEHAND, Method::GET, &format!("{claims}/early"), None).await?;
     ensure!(left.body["spec"]["storageClassName"].is_null(), "{left:?}");
     Ok(())
 }

@@ -6,11 +6,12 @@ use anyhow::{Context, Result, ensure};
 use cluster::{ObjectKey, volume::VolumePhase};
 use http::Method;
 use platform::admission::Answer;
+use rehearsal::{Outcome, STAGEHAND};
 use serde_json::{Value, json};
 use testbed::eventually;
 
 use crate::{
-    stage::{NAME, Outcome, STAGEHAND, Stage},
+    stage::{NAME, Stage},
     table::{Row, Table},
 };
 
@@ -22,7 +23,7 @@ const IS_DEFAULT: &str = "storageclass.kubernetes.io/is-default-class";
 async fn every_row_is_decided_as_the_table_says() -> Result<()> {
     let (stage, table) = (Stage::open("enforcement").await?, Table::load());
     for name in table.classes.keys() {
-        stage.make(CLASSES, &table.class(name, false)).await?;
+        stage.actors.make(CLASSES, &table.class(name, false)).await?;
     }
     eventually("the caches know all classes", async || {
         ensure!(stage.caches.classes.len() >= table.classes.len(), "they know {}", stage.caches.classes.len());
@@ -52,7 +53,8 @@ async fn ask(stage: &Stage, table: &Table, row: &Row, namespace: &str) -> Result
     }
     let mut uids = HashMap::new();
     for name in &row.pods {
-        let pod = stage.make(&format!("/api/v1/namespaces/{namespace}/pods"), &table.pod(name, namespace)).await?;
+        let pod =
+            stage.actors.make(&format!("/api/v1/namespaces/{namespace}/pods"), &table.pod(name, namespace)).await?;
         uids.insert(name.as_str(), pod["metadata"]["uid"].as_str().unwrap().to_owned());
     }
     let decided = write(stage, row, namespace, &|pod| uids.get(pod).cloned()).await?;
@@ -77,16 +79,16 @@ async fn write(
     let dry = if row.dry_run { "?dryRun=All" } else { "" };
     let Some(mut old) = row.old(namespace, uid) else {
         stage.set(row.settings(namespace));
-        let outcome = stage.send(&row.user, Method::POST, &format!("{claims}{dry}"), Some(&claim)).await?;
+        let outcome = stage.actors.send(&row.user, Method::POST, &format!("{claims}{dry}"), Some(&claim)).await?;
         return Ok((outcome, stage.answers.take()));
     };
     if row.terminating {
         old["metadata"]["finalizers"] = json!(["example.dev/keep"]);
     }
-    let mut new = stage.make(&claims, &old).await?;
+    let mut new = stage.actors.make(&claims, &old).await?;
     if row.terminating {
-        stage.send(STAGEHAND, Method::DELETE, &one, None).await?;
-        new = stage.send(STAGEHAND, Method::GET, &one, None).await?.body;
+        stage.actors.send(STAGEHAND, Method::DELETE, &one, None).await?;
+        new = stage.actors.send(STAGEHAND, Method::GET, &one, None).await?.body;
         ensure!(new["metadata"]["deletionTimestamp"].is_string(), "{new}");
     }
     for part in ["annotations", "labels", "ownerReferences"] {
@@ -97,7 +99,7 @@ async fn write(
     }
     new["spec"] = claim["spec"].clone();
     stage.set(row.settings(namespace));
-    let outcome = stage.send(&row.user, Method::PUT, &format!("{one}{dry}"), Some(&new)).await?;
+    let outcome = stage.actors.send(&row.user, Method::PUT, &format!("{one}{dry}"), Some(&new)).await?;
     Ok((outcome, stage.answers.take()))
 }
 
@@ -147,14 +149,14 @@ async fn the_audit_log_has_the_reasons(stage: &Stage, rows: &HashMap<String, &Ro
 /// Makes a class the default one, or not any more, and waits until both the API server and the caches know.
 async fn set_default(stage: &Stage, namespace: &str, class: &str, is_default: bool) -> Result<()> {
     let mark = json!({"metadata": {"annotations": {IS_DEFAULT: is_default.then_some("true")}}});
-    stage.send(STAGEHAND, Method::PATCH, &format!("{CLASSES}/{class}"), Some(&mark)).await?;
+    stage.actors.send(STAGEHAND, Method::PATCH, &format!("{CLASSES}/{class}"), Some(&mark)).await?;
     let claims = format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims?dryRun=All");
     let claim = json!({
         "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "probe"},
         "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
     });
     eventually("the default class is known", async || {
-        let probe = stage.make(&claims, &claim).await?;
+        let probe = stage.actors.make(&claims, &claim).await?;
         let expected = if is_default { json!(class) } else { Value::Null };
         ensure!(probe["spec"]["storageClassName"] == expected, "the API server chooses another: {probe}");
         let known = stage.caches.classes.get(&ObjectKey::new("", class)).is_some_and(|class| class.is_default);
@@ -166,9 +168,9 @@ async fn set_default(stage: &Stage, namespace: &str, class: &str, is_default: bo
 
 /// A volume that claims can have, known to the caches.
 async fn offer(stage: &Stage, name: &str, volume: &Value) -> Result<()> {
-    stage.make(VOLUMES, volume).await?;
+    stage.actors.make(VOLUMES, volume).await?;
     let available = json!({"status": {"phase": "Available"}});
-    stage.send(STAGEHAND, Method::PATCH, &format!("{VOLUMES}/{name}/status"), Some(&available)).await?;
+    stage.actors.send(STAGEHAND, Method::PATCH, &format!("{VOLUMES}/{name}/status"), Some(&available)).await?;
     eventually("the caches know the volume", async || {
         let phase = stage.caches.volumes.get(&ObjectKey::new("", name)).map(|volume| volume.phase);
         ensure!(phase == Some(VolumePhase::Available), "it is {phase:?}");
@@ -178,7 +180,7 @@ async fn offer(stage: &Stage, name: &str, volume: &Value) -> Result<()> {
 }
 
 async fn withdraw(stage: &Stage, name: &str) -> Result<()> {
-    stage.send(STAGEHAND, Method::DELETE, &format!("{VOLUMES}/{name}"), None).await?;
+    stage.actors.send(STAGEHAND, Method::DELETE, &format!("{VOLUMES}/{name}"), None).await?;
     eventually("the caches forget the volume", async || {
         ensure!(stage.caches.volumes.get(&ObjectKey::new("", name)).is_none(), "they do not");
         anyhow::Ok(())

@@ -1,9 +1,6 @@
 //! A control plane of its own, because classes are everybody's; an admission server with the feature; and whoever asks.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
-};
+use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use cluster::{Store, server::ListMode, watch::Watches};
@@ -11,28 +8,24 @@ use enforcement::{
     Caches, Enforcement, Settings,
     observe::{INDEXES_OF_VOLUMES, interesting_pod, interesting_volume},
 };
-use http::{Method, Request};
-use jiff::{Timestamp, ToSpan};
+use http::Method;
 use k8s_openapi::ByteString;
-use kube::{Client, client::Body};
+use kube::Client;
 use platform::{
-    admission::{self, AdmissionServer, Answer, Answering, ServedCertificate, Webhook},
+    admission::{self, AdmissionServer, Webhook},
     client::{self, ClientOptions},
     events::Recorder,
     metrics::Registry,
     readiness::Readiness,
 };
-use rustls::{crypto::aws_lc_rs, pki_types::PrivateKeyDer, sign::CertifiedKey};
-use serde_json::{Value, json};
+use rehearsal::{Actors, STAGEHAND, Understudy, self_signed};
+use serde_json::json;
 use testbed::{Cluster, ControlPlane, Options, eventually};
 use tokio::{sync::MutexGuard, task::AbortHandle};
 use tokio_util::sync::CancellationToken;
 
 /// What the API server calls the webhook.
 pub(crate) const NAME: &str = "enforce-ephemeral.localdisk.csi.acstor.io";
-
-/// Whose requests the webhook does not see: who sets the scene.
-pub(crate) const STAGEHAND: &str = "stagehand";
 
 const HOME: &str = "claimkeeper-system";
 
@@ -47,49 +40,14 @@ pub(crate) struct Stage {
     pub(crate) cluster: Cluster,
     pub(crate) caches: Caches,
     pub(crate) registry: Registry,
-    pub(crate) answers: Arc<Switch>,
+    pub(crate) answers: Arc<Understudy>,
     client: Client,
     recorder: Recorder,
-    users: tokio::sync::Mutex<HashMap<String, Client>>,
+    pub(crate) actors: Actors,
     hears_of_namespaces: AbortHandle,
     tasks: Vec<AbortHandle>,
     _control_plane: ControlPlane,
     _turn: MutexGuard<'static, ()>,
-}
-
-/// What the API server says.
-#[derive(Debug)]
-pub(crate) struct Outcome {
-    pub(crate) code: u16,
-    pub(crate) body: Value,
-    pub(crate) warnings: Vec<String>,
-}
-
-/// The feature with the settings of the moment, and what it answered.
-pub(crate) struct Switch {
-    current: Mutex<Option<Arc<Enforcement>>>,
-    answers: Mutex<Vec<Answer>>,
-}
-
-impl Switch {
-    pub(crate) fn take(&self) -> Vec<Answer> {
-        std::mem::take(&mut *self.answers.lock().unwrap())
-    }
-}
-
-impl Webhook for Switch {
-    fn path(&self) -> &'static str {
-        "/validate-pvc"
-    }
-
-    fn review<'a>(&'a self, request: &'a admission::Request<'a>) -> Answering<'a> {
-        let current = self.current.lock().unwrap().clone().unwrap();
-        Box::pin(async move {
-            let answer = current.review(request).await;
-            self.answers.lock().unwrap().push(answer.clone());
-            answer
-        })
-    }
 }
 
 impl Stage {
@@ -117,7 +75,7 @@ impl Stage {
             namespaces: Store::new(vec![|_| true], vec![]),
             volumes: Store::new(vec![interesting_volume], INDEXES_OF_VOLUMES.into()),
         };
-        let (certificate, bundle) = certificate()?;
+        let (certificate, bundle) = self_signed()?;
         let listen = admission::Settings { listen: ([127, 0, 0, 1], 0).into(), ..admission::Settings::default() };
         let server = AdmissionServer::bind(listen, certificate, &registry, &readiness).await?;
         let address = server.address()?;
@@ -125,7 +83,7 @@ impl Stage {
             let _guard = server.enter();
             client::build(config, ClientOptions::new(&registry))?
         };
-        let answers = Arc::new(Switch { current: Mutex::default(), answers: Mutex::default() });
+        let answers = Understudy::of("/validate-pvc");
         let watches = Watches {
             client: reader,
             namespace: None,
@@ -143,15 +101,14 @@ impl Stage {
             tokio::spawn(worker.run(CancellationToken::new())).abort_handle(),
             tokio::spawn(async move { server.serve(webhooks, CancellationToken::new()).await }).abort_handle(),
         ];
-        let users = tokio::sync::Mutex::default();
         let stage = Self {
+            actors: Actors::on(cluster.clone()),
             cluster,
             caches,
             registry,
             answers,
             client,
             recorder,
-            users,
             hears_of_namespaces,
             tasks,
             _control_plane: control_plane,
@@ -166,8 +123,7 @@ impl Stage {
     pub(crate) fn set(&self, settings: Settings) {
         let (caches, client, recorder) = (self.caches.clone(), self.client.clone(), self.recorder.clone());
         let feature = Enforcement::new(caches, settings, client, recorder, &self.registry);
-        *self.answers.current.lock().unwrap() = Some(Arc::new(feature));
-        self.answers.take();
+        self.answers.play(Arc::new(feature));
     }
 
     /// From now on the cache of namespaces stays as it is.
@@ -196,7 +152,7 @@ impl Stage {
             }],
         });
         let path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
-        let made = self.send(STAGEHAND, Method::POST, path, Some(&configuration)).await?;
+        let made = self.actors.send(STAGEHAND, Method::POST, path, Some(&configuration)).await?;
         ensure!(made.code == 201, "{made:?}");
         let namespace = self.namespace(None).await?;
         let claim = json!({
@@ -205,7 +161,7 @@ impl Stage {
         });
         eventually("the API server asks the webhook", async || {
             let path = format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims?dryRun=All");
-            self.send("alice", Method::POST, &path, Some(&claim)).await?;
+            self.actors.send("alice", Method::POST, &path, Some(&claim)).await?;
             ensure!(!self.answers.take().is_empty(), "it does not yet");
             anyhow::Ok(())
         })
@@ -217,46 +173,14 @@ impl Stage {
         let labels = label.map(|label| json!({"claimkeeper.dev/enforcement": label}));
         let namespace =
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": "row-", "labels": labels}});
-        let made = self.make("/api/v1/namespaces", &namespace).await?;
+        let made = self.actors.make("/api/v1/namespaces", &namespace).await?;
         let name = made["metadata"]["name"].as_str().unwrap().to_owned();
         let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}});
         let path = format!("/api/v1/namespaces/{name}/serviceaccounts");
-        let made = self.send(STAGEHAND, Method::POST, &path, Some(&account)).await?;
+        let made = self.actors.send(STAGEHAND, Method::POST, &path, Some(&account)).await?;
         // Where there are controllers, one of them may have been quicker.
         ensure!([201, 409].contains(&made.code), "{made:?}");
         Ok(name)
-    }
-
-    /// Sets the scene with an object.
-    pub(crate) async fn make(&self, path: &str, object: &Value) -> Result<Value> {
-        let made = self.send(STAGEHAND, Method::POST, path, Some(object)).await?;
-        ensure!(made.code == 201, "{made:?}");
-        Ok(made.body)
-    }
-
-    /// Asks the API server as somebody who may do everything.
-    pub(crate) async fn send(&self, user: &str, method: Method, path: &str, body: Option<&Value>) -> Result<Outcome> {
-        let client = self.user(user).await?;
-        let merges = method == Method::PATCH;
-        let content = if merges { "application/merge-patch+json" } else { "application/json" };
-        let request = Request::builder().method(method).uri(path).header("Content-Type", content);
-        let body = body.map_or_else(Vec::new, |body| body.to_string().into_bytes());
-        let answer = client.send(request.body(Body::from(body))?).await?;
-        let warnings = answer.headers().get_all("Warning").iter().map(|text| text.to_str().unwrap().to_owned());
-        let (code, warnings) = (answer.status().as_u16(), warnings.collect());
-        let body = answer.into_body().collect_bytes().await?;
-        Ok(Outcome { code, body: serde_json::from_slice(&body)?, warnings })
-    }
-
-    async fn user(&self, user: &str) -> Result<Client> {
-        let mut users = self.users.lock().await;
-        if let Some(client) = users.get(user) {
-            return Ok(client.clone());
-        }
-        let kubeconfig = self.cluster.user_kubeconfig(user, &["system:masters"]).await?;
-        let client = self.cluster.client(&kubeconfig).await?;
-        users.insert(user.to_owned(), client.clone());
-        Ok(client)
     }
 }
 
@@ -264,14 +188,4 @@ impl Drop for Stage {
     fn drop(&mut self) {
         self.tasks.iter().for_each(AbortHandle::abort);
     }
-}
-
-/// A certificate that vouches for itself.
-fn certificate() -> Result<(ServedCertificate, String)> {
-    let signed = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()])?;
-    let key = PrivateKeyDer::Pkcs8(signed.signing_key.serialize_der().into());
-    let certified = CertifiedKey::from_der(vec![signed.cert.der().clone()], key, &aws_lc_rs::default_provider())?;
-    let served = ServedCertificate::default();
-    served.replace(certified, Timestamp::now() + 24.hours());
-    Ok((served, signed.cert.pem()))
 }

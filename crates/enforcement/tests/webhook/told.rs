@@ -7,10 +7,11 @@ use enforcement::{
 };
 use http::Method;
 use jiff::Timestamp;
+use rehearsal::{Outcome, STAGEHAND};
 use serde_json::{Value, json};
 use testbed::eventually;
 
-use crate::stage::{ACCOUNT, Outcome, STAGEHAND, Stage};
+use crate::stage::{ACCOUNT, Stage};
 
 const ACCEPT: &str = "localdisk.csi.acstor.io/accept-ephemeral-storage";
 
@@ -31,7 +32,7 @@ impl Scene {
         let stage = Stage::open("told").await?;
         for (name, provisioner) in [("local", "localdisk.csi.acstor.io"), ("network", "disks.example.dev")] {
             let class = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": name}, "provisioner": provisioner});
-            stage.make("/apis/storage.k8s.io/v1/storageclasses", &class).await?;
+            stage.actors.make("/apis/storage.k8s.io/v1/storageclasses", &class).await?;
         }
         let namespace = stage.namespace(None).await?;
         let scene = Self { stage, namespace };
@@ -48,12 +49,12 @@ impl Scene {
 
     async fn apply(&self, query: &str, claim: &Value) -> Result<Outcome> {
         let path = format!("/api/v1/namespaces/{}/persistentvolumeclaims{query}", self.namespace);
-        self.stage.send("alice", Method::POST, &path, Some(claim)).await
+        self.stage.actors.send("alice", Method::POST, &path, Some(claim)).await
     }
 
     async fn events(&self) -> Result<Vec<Value>> {
         let path = format!("/apis/events.k8s.io/v1/namespaces/{}/events", self.namespace);
-        let list = self.stage.send(STAGEHAND, Method::GET, &path, None).await?.body;
+        let list = self.stage.actors.send(STAGEHAND, Method::GET, &path, None).await?.body;
         Ok(list["items"].as_array().unwrap().clone())
     }
 
@@ -189,7 +190,7 @@ async fn what_a_new_namespace_says_is_read_live(scene: &Scene) -> Result<()> {
         let namespace = scene.stage.namespace(label).await?;
         let path = format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims");
         let bare = claim(&json!({"name": "bare"}), "local");
-        let outcome = scene.stage.send("alice", Method::POST, &path, Some(&bare)).await?;
+        let outcome = scene.stage.actors.send("alice", Method::POST, &path, Some(&bare)).await?;
         ensure!(outcome.code == code, "{label:?}: {outcome:?}");
     }
     Ok(())
@@ -199,7 +200,7 @@ async fn errors_are_told_and_refuse_nobody(scene: &Scene) -> Result<()> {
     scene.stage.set(Settings::default());
     let role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/claimkeeper-system:claimkeeper:enforcement";
     let watches = json!({"apiGroups": ["storage.k8s.io"], "resources": ["storageclasses"], "verbs": ["list", "watch"]});
-    let taken = scene.stage.send(STAGEHAND, Method::PATCH, role, Some(&json!({"rules": [watches]}))).await?;
+    let taken = scene.stage.actors.send(STAGEHAND, Method::PATCH, role, Some(&json!({"rules": [watches]}))).await?;
     ensure!(taken.code == 200, "{taken:?}");
     let denied = || scene.metric(r#"pvc_total{operation="create",allowed="false"}"#);
     // The API server takes a moment to know who may do what.

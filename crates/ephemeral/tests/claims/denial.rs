@@ -23,7 +23,7 @@ async fn a_namespace_that_denies_ephemeral_volumes_keeps_its_claims_and_gets_no_
     eventually("the label to be seen", async || {
         room.delete_claim("late-scratch").await.or_else(Room::ignore_missing)?;
         room.drop_finalizers("late-scratch").await.or_else(Room::ignore_missing)?;
-        ensure!(room.metric(DENIED) >= 1, "nothing was denied yet");
+        ensure!(room.process.metric(DENIED) >= 1, "nothing was denied yet");
         Ok(())
     })
     .await?;

@@ -13,7 +13,7 @@ async fn a_claim_that_was_deleted_while_nobody_watched_is_made_again() -> Result
     room.create_pod("web", json!([volume("scratch")])).await?;
     let first = room.claim("web-scratch").await?;
     eventually("the cache to know the claim", async || {
-        ensure!(room.metric(r#"claimkeeper_cache_objects{kind="persistentvolumeclaims"}"#) == 1, "not yet");
+        ensure!(room.process.metric(r#"claimkeeper_cache_objects{kind="persistentvolumeclaims"}"#) == 1, "not yet");
         Ok(())
     })
     .await?;
@@ -49,6 +49,6 @@ async fn a_pod_that_comes_back_under_its_name_gets_a_claim_of_its_own_without_an
     })
     .await?;
     assert!(room.warnings(&second).await?.is_empty());
-    assert_eq!(room.metric("ephemeral_volume_controller_create_failures_total"), 0);
+    assert_eq!(room.process.metric("ephemeral_volume_controller_create_failures_total"), 0);
     Ok(())
 }

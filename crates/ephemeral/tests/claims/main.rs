@@ -49,8 +49,8 @@ async fn a_pod_gets_its_claim_and_runs_on_the_bound_volume() -> Result<()> {
     let phase = room.claim("web-scratch").await?.status.and_then(|status| status.phase);
     assert_eq!(phase.as_deref(), Some("Bound"));
     assert!(room.warnings(&pod).await?.is_empty(), "success is told by the claim itself, not by an event");
-    assert_eq!(room.metric("ephemeral_volume_controller_create_total"), 1);
-    assert_eq!(room.metric("ephemeral_volume_controller_create_failures_total"), 0);
+    assert_eq!(room.process.metric("ephemeral_volume_controller_create_total"), 1);
+    assert_eq!(room.process.metric("ephemeral_volume_controller_create_failures_total"), 0);
     Ok(())
 }
 
@@ -117,7 +117,7 @@ async fn the_claim_of_an_earlier_pod_on_its_way_out_is_waited_for_without_an_ala
     let pod = room.create_pod("web", json!([volume("scratch")])).await?;
     let waited = r#"claimkeeper_ephemeral_decisions_total{decision="wait",reason="ClaimBeingDeleted"}"#;
     eventually("the decision to wait", async || {
-        ensure!(room.metric(waited) >= 1, "not decided yet");
+        ensure!(room.process.metric(waited) >= 1, "not decided yet");
         Ok(())
     })
     .await?;
@@ -133,7 +133,7 @@ async fn the_claim_of_an_earlier_pod_on_its_way_out_is_waited_for_without_an_ala
     })
     .await?;
     assert!(room.warnings(&pod).await?.is_empty());
-    assert_eq!(room.metric("ephemeral_volume_controller_create_failures_total"), 0);
+    assert_eq!(room.process.metric("ephemeral_volume_controller_create_failures_total"), 0);
     Ok(())
 }
 
@@ -166,18 +166,18 @@ async fn a_claim_that_the_cache_does_not_know_yet_is_no_failure_if_it_is_ours() 
     let room = room.start(Behind::Claims).await?;
     let met = r#"claimkeeper_ephemeral_decisions_total{decision="leave",reason="ClaimExists"}"#;
     eventually("the live read to find our own claim", async || {
-        ensure!(room.metric(met) >= 1, "not found yet");
+        ensure!(room.process.metric(met) >= 1, "not found yet");
         Ok(())
     })
     .await?;
     // Its end could fall into a gap of the watch and never be told: the pod is looked at again without being asked to.
     eventually("another look to be planned", async || {
-        ensure!(room.metric(r#"workqueue_retries_total{name="ephemeral_volume"}"#) == 1, "not planned");
+        ensure!(room.process.metric(r#"workqueue_retries_total{name="ephemeral_volume"}"#) == 1, "not planned");
         Ok(())
     })
     .await?;
     assert_eq!(room.claim("web-scratch").await?.uid(), ours.uid());
-    assert_eq!(room.metric("ephemeral_volume_controller_create_failures_total"), 0);
+    assert_eq!(room.process.metric("ephemeral_volume_controller_create_failures_total"), 0);
     assert!(room.warnings(&pod).await?.is_empty());
     Ok(())
 }

@@ -28,14 +28,14 @@ async fn a_claim_that_already_belongs_to_the_pod_is_left_as_it_is() -> Result<()
     let room = room.start(Behind::Nothing).await?;
     let left = r#"claimkeeper_ephemeral_decisions_total{decision="leave",reason="ClaimExists"}"#;
     eventually("the claim to be recognized", async || {
-        ensure!(room.metric(left) >= 1, "not yet");
+        ensure!(room.process.metric(left) >= 1, "not yet");
         Ok(())
     })
     .await?;
     let after = room.claims.get("web-scratch").await?;
     assert_eq!((after.uid(), after.labels()), (made.uid(), made.labels()), "neither replaced nor relabelled");
     assert_eq!(after.spec.and_then(|spec| spec.storage_class_name).as_deref(), Some("testbed-immediate"));
-    assert_eq!((room.metric(CREATED), room.metric(FAILED)), (0, 0));
+    assert_eq!((room.process.metric(CREATED), room.process.metric(FAILED)), (0, 0));
     assert!(room.warnings(&pod).await?.is_empty());
     Ok(())
 }
@@ -56,7 +56,7 @@ async fn two_pods_whose_claims_would_share_a_name_do_not_share_the_claim() -> Re
     );
     let after = room.claims.get("web-a-scratch").await?;
     assert_eq!((after.uid(), owner_uid(&after)), (claim.uid(), first.uid()));
-    assert_eq!((room.metric(CREATED), room.metric(FAILED)), (1, 0));
+    assert_eq!((room.process.metric(CREATED), room.process.metric(FAILED)), (1, 0));
     Ok(())
 }
 
@@ -71,7 +71,7 @@ async fn a_claim_that_the_pod_owns_without_controlling_it_is_foreign() -> Result
     assert!(note.ends_with("(pod is not owner)"), "{note}");
     let after = room.claims.get("web-scratch").await?;
     assert_eq!((after.uid(), after.owner_references()), (foreign.uid(), foreign.owner_references()));
-    assert_eq!(room.metric(CREATED), 0);
+    assert_eq!(room.process.metric(CREATED), 0);
     Ok(())
 }
 
@@ -93,7 +93,7 @@ async fn a_claim_of_the_name_in_another_namespace_means_nothing() -> Result<()> 
 
     let room = room.start(Behind::Nothing).await?;
     assert_eq!(owner_uid(&room.claim("web-scratch").await?), pod.uid());
-    assert_eq!((room.metric(CREATED), room.metric(FAILED)), (1, 0));
+    assert_eq!((room.process.metric(CREATED), room.process.metric(FAILED)), (1, 0));
     assert!(room.warnings(&pod).await?.is_empty());
     let touched = room.cluster.audit_log().user(room.user()).namespace(&elsewhere).requests()?;
     assert!(touched.is_empty(), "{touched:?}");

@@ -23,9 +23,9 @@ const SOON: Duration = Duration::from_secs(15);
 impl Room {
     /// Waits until the pods have failed so often that only a wake-up can explain a quick success.
     async fn until_patient(&self, pods: u64) -> Result<()> {
-        let before = self.metric(FAILURES);
+        let before = self.process.metric(FAILURES);
         within(Duration::from_mins(3), "the pauses to grow long", async || {
-            let failures = self.metric(FAILURES) - before;
+            let failures = self.process.metric(FAILURES) - before;
             ensure!(failures >= pods * PATIENT, "{failures} failures");
             Ok(())
         })
@@ -57,7 +57,7 @@ async fn a_claim_that_the_api_server_refuses_is_told_in_its_words() -> Result<()
     let note = warning.note.unwrap_or_default();
     assert!(note.starts_with("ephemeral volume scratch: create PVC web-scratch: "), "{note}");
     assert!(note.contains("exceeded quota: claims, requested: persistentvolumeclaims=1"), "{note}");
-    assert!(room.metric(FAILURES) >= 1);
+    assert!(room.process.metric(FAILURES) >= 1);
     Ok(())
 }
 

@@ -47,13 +47,13 @@ async fn a_pod_that_is_gone_when_its_turn_comes_gets_nothing() -> Result<()> {
 
     room.pods.delete("web", &DeleteParams::default().grace_period(0)).await?;
     eventually("the pod to leave the cache", async || {
-        ensure!(room.metric(PODS) == 0, "it is there");
+        ensure!(room.process.metric(PODS) == 0, "it is there");
         Ok(())
     })
     .await?;
     limits.delete("big-claims", &DeleteParams::default()).await?;
     eventually("a turn in which nothing is asked for", async || {
-        ensure!(room.metric(ADDS) > room.metric(CREATED), "not yet");
+        ensure!(room.process.metric(ADDS) > room.process.metric(CREATED), "not yet");
         Ok(())
     })
     .await?;
@@ -61,11 +61,15 @@ async fn a_pod_that_is_gone_when_its_turn_comes_gets_nothing() -> Result<()> {
     room.create_pod("lives", json!([volume("scratch")])).await?;
     room.claim("lives-scratch").await?;
     assert_eq!(
-        room.metric(CREATED),
-        room.metric(FAILED) + 1,
+        room.process.metric(CREATED),
+        room.process.metric(FAILED) + 1,
         "each try was counted, and only the living pod's went well"
     );
-    assert_eq!(room.metric(RETRIES), room.metric(FAILED), "a pod that is gone is no failure and not tried again");
+    assert_eq!(
+        room.process.metric(RETRIES),
+        room.process.metric(FAILED),
+        "a pod that is gone is no failure and not tried again"
+    );
     assert_eq!(claim_names(&room).await?, ["lives-scratch"]);
     Ok(())
 }
@@ -85,8 +89,8 @@ async fn pods_without_ephemeral_volumes_get_nothing() -> Result<()> {
     room.create_pod("one", json!([{"name": "cache", "emptyDir": {}}, volume("scratch")])).await?;
     room.claim("one-scratch").await?;
     assert_eq!(claim_names(&room).await?, ["one-scratch"]);
-    assert_eq!(room.metric(ADDS), 1, "the others did not even have a turn");
-    assert_eq!((room.metric(CREATED), room.metric(FAILED)), (1, 0));
+    assert_eq!(room.process.metric(ADDS), 1, "the others did not even have a turn");
+    assert_eq!((room.process.metric(CREATED), room.process.metric(FAILED)), (1, 0));
     Ok(())
 }
 
@@ -101,7 +105,7 @@ async fn a_conflict_is_a_failure_that_is_told_and_tried_again() -> Result<()> {
     assert!(note.starts_with("ephemeral volume scratch: create PVC web-scratch: "), "{note}");
     assert!(note.ends_with("somebody was faster"), "{note}");
     room.claim("web-scratch").await?;
-    assert_eq!((room.metric(CREATED), room.metric(FAILED)), (2, 1));
+    assert_eq!((room.process.metric(CREATED), room.process.metric(FAILED)), (2, 1));
     objection.withdraw().await
 }
 

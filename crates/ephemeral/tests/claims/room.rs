@@ -1,27 +1,22 @@
 //! The feature on a real control plane, with the chart's rights, looking at one namespace of its own.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use anyhow::{Result, ensure};
-use cluster::{Claim, Pod, Store, server::ListMode, watch::Watches};
+use cluster::{Claim, Pod, Store, watch::Watches};
 use ephemeral::{Caches, Ephemeral};
 use k8s_openapi::api::{
     core::v1::{Namespace, PersistentVolumeClaim, Pod as FullPod, ResourceQuota},
     events::v1::Event,
 };
 use kube::{
-    Api, Client, ResourceExt,
+    Api, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
-use platform::{
-    client::{self, ClientOptions, Fence, FencedClient},
-    events::Recorder,
-    metrics::Registry,
-    readiness::Readiness,
-};
+use rehearsal::{Means, Process};
 use serde_json::{Value, json};
 use testbed::{Cluster, eventually};
-use tokio::{task::AbortHandle, time::Instant};
+use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
 const REPORTER: &str = "claimkeeper.dev/ephemeral";
@@ -33,9 +28,8 @@ pub(crate) struct Room {
     pub(crate) pods: Api<FullPod>,
     pub(crate) claims: Api<PersistentVolumeClaim>,
     pub(crate) events: Api<Event>,
-    pub(crate) registry: Registry,
+    pub(crate) process: Process,
     claim_watch: Option<ClaimWatch>,
-    tasks: Vec<AbortHandle>,
 }
 
 /// What it takes to stop watching claims and to start again.
@@ -68,51 +62,37 @@ impl Room {
             pods: Api::namespaced(client.clone(), &namespace),
             claims: Api::namespaced(client.clone(), &namespace),
             events: Api::namespaced(client, &namespace),
-            registry: Registry::default(),
+            process: Process::default(),
             claim_watch: None,
-            tasks: Vec::new(),
             cluster,
             namespace,
         })
     }
 
     pub(crate) async fn start(mut self, behind: Behind) -> Result<Self> {
-        let kubeconfig =
-            self.cluster.install_chart("claimkeeper", &self.namespace, &json!({"features": ["ephemeral"]})).await?;
-        // This one always leads.
-        let fence = Fence::new();
-        fence.open_until(Instant::now() + Duration::from_hours(1));
-        let config = client::load_config(Some(&kubeconfig))?;
-        let client = FencedClient::build(config, ClientOptions::new(&self.registry), &fence)?;
+        let values = json!({"features": ["ephemeral"]});
+        let Means { client, watches, recorder, .. } =
+            self.process.start(&self.cluster, &self.namespace, &values, REPORTER).await?;
         let pods: Store<Pod> = Store::new(vec![ephemeral::interesting], ephemeral::INDEXES_OF_PODS.into());
         let claims: Store<Claim> = Store::new(vec![|_| true], vec![]);
         let namespaces = Store::new(vec![|_| true], vec![]);
         let quotas = Store::new(vec![|_| true], vec![]);
-        let watches = Watches {
-            client: Client::clone(&client),
-            namespace: Some(self.namespace.clone()),
-            list_mode: ListMode::Streamed,
-            readiness: Readiness::default(),
-            registry: self.registry.clone(),
-        };
-        self.tasks.push(tokio::spawn(watches.feed(&pods)).abort_handle());
+        self.process.spawn(watches.feed(&pods));
         if behind == Behind::Claims {
             claims.end_list();
         } else {
-            let running = tokio::spawn(watches.feed(&claims)).abort_handle();
+            let running = self.process.spawn(watches.feed(&claims));
             self.claim_watch = Some(ClaimWatch { watches: watches.clone(), store: claims.clone(), running });
         }
         if behind == Behind::Namespaces {
             namespaces.end_list();
         } else {
-            self.tasks.push(tokio::spawn(watches.feed_namespaces(&namespaces)).abort_handle());
+            self.process.spawn(watches.feed_namespaces(&namespaces));
         }
-        self.tasks.push(tokio::spawn(watches.feed(&quotas)).abort_handle());
-        let recorder = self.start_events(Client::clone(&client));
+        self.process.spawn(watches.feed(&quotas));
         let caches = Caches { pods, claims, namespaces, quotas };
-        let feature = Arc::new(Ephemeral::new(caches, client, recorder, &self.registry, 4));
-        let run = async move { feature.run(CancellationToken::new()).await };
-        self.tasks.push(tokio::spawn(run).abort_handle());
+        let feature = Arc::new(Ephemeral::new(caches, client, recorder, &self.process.registry, 4));
+        self.process.spawn(async move { feature.run(CancellationToken::new()).await });
         Ok(self)
     }
 
@@ -124,7 +104,7 @@ impl Room {
     /// The watch is back, with a new list.
     pub(crate) fn resume_claim_watch(&mut self) {
         if let Some(watch) = &mut self.claim_watch {
-            watch.running = tokio::spawn(watch.watches.feed(&watch.store)).abort_handle();
+            watch.running = self.process.spawn(watch.watches.feed(&watch.store));
         }
     }
 
@@ -229,26 +209,6 @@ impl Room {
     pub(crate) async fn delete_claim(&self, claim: &str) -> Result<()> {
         self.claims.delete(claim, &DeleteParams::default()).await?;
         Ok(())
-    }
-
-    /// The value of an unlabelled metric, or of the series whose line starts like this.
-    pub(crate) fn metric(&self, series: &str) -> u64 {
-        let text = self.registry.encode();
-        let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
-        line.map_or(0, |value| value.parse().unwrap())
-    }
-
-    fn start_events(&mut self, client: Client) -> Recorder {
-        let (recorder, worker) = Recorder::new(client, REPORTER, "test", &self.registry);
-        self.tasks.push(tokio::spawn(worker.run(CancellationToken::new())).abort_handle());
-        recorder
-    }
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        self.interrupt_claim_watch();
-        self.tasks.iter().for_each(AbortHandle::abort);
     }
 }
 

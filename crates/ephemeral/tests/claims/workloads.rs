@@ -118,7 +118,7 @@ async fn the_scheduler_takes_the_claim_for_the_pods_own_and_the_garbage_collecto
         room.pods.delete(pod, &deletion).await?;
         eventually("pod and claims to go", async || expect_nothing_left(&room).await).await?;
     }
-    assert_eq!(room.metric("ephemeral_volume_controller_create_total"), 4, "none was made again in between");
+    assert_eq!(room.process.metric("ephemeral_volume_controller_create_total"), 4, "none was made again in between");
     Ok(())
 }
 

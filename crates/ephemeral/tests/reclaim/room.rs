@@ -1,9 +1,9 @@
 //! The feature on a real control plane, with the chart's rights, in a namespace, on a node and with a class of its own.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use cluster::{Store, server::ListMode, watch::Watches};
+use cluster::{Store, watch::Watches};
 use ephemeral::{
     Caches, Ephemeral,
     reclaim::{self, Reclaim, ReclaimCompleted, Settings},
@@ -17,15 +17,9 @@ use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
-use platform::{
-    client::{self, ClientOptions, Fence, FencedClient},
-    events::Recorder,
-    metrics::Registry,
-    readiness::Readiness,
-};
+use rehearsal::{Means, Process};
 use serde_json::{Value, json};
 use testbed::{Cluster, eventually};
-use tokio::{task::AbortHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 const REPORTER: &str = "claimkeeper.dev/ephemeral";
@@ -41,9 +35,8 @@ pub(crate) struct Room {
     pub(crate) nodes: Api<Node>,
     pub(crate) classes: Api<StorageClass>,
     pub(crate) drivers: Api<CSIDriver>,
-    pub(crate) registry: Registry,
+    pub(crate) process: Process,
     admin: Client,
-    tasks: Vec<AbortHandle>,
 }
 
 /// What kind of volume a claim gets.
@@ -92,8 +85,7 @@ impl Room {
             nodes: Api::all(admin.clone()),
             classes: Api::all(admin.clone()),
             drivers: Api::all(admin.clone()),
-            registry: Registry::default(),
-            tasks: Vec::new(),
+            process: Process::default(),
             admin,
             cluster,
             namespace,
@@ -102,15 +94,10 @@ impl Room {
 
     /// Starts the feature, or ends the one that runs and starts another.
     pub(crate) async fn start(mut self, mode: ReclaimCompleted, without_attach: &[&str], sight: Sight) -> Result<Self> {
-        self.tasks.drain(..).for_each(|task| task.abort());
         // Rights depend only on whether it is on at all.
         let values = json!({"features": ["ephemeral"], "ephemeral": {"reclaimCompleted": "byClass"}});
-        let kubeconfig = self.cluster.install_chart("claimkeeper", &self.namespace, &values).await?;
-        // This one always leads.
-        let fence = Fence::new();
-        fence.open_until(Instant::now() + Duration::from_hours(1));
-        let config = client::load_config(Some(&kubeconfig))?;
-        let client = FencedClient::build(config, ClientOptions::new(&self.registry), &fence)?;
+        let Means { client, watches, recorder, .. } =
+            self.process.start(&self.cluster, &self.namespace, &values, REPORTER).await?;
 
         let mut interests: Vec<fn(&cluster::Pod) -> bool> = vec![ephemeral::interesting];
         if sight == Sight::Full {
@@ -124,39 +111,26 @@ impl Room {
             quotas: Store::new(vec![|_| true], vec![]),
         };
         let beside = reclaim::Caches::beside(&caches.pods, &caches.claims, &Store::new(vec![|_| true], vec![]));
-        self.feed(&caches, &beside, Client::clone(&client));
+        self.feed(&watches, &caches, &beside);
 
-        let (recorder, worker) = Recorder::new(Client::clone(&client), REPORTER, &self.namespace, &self.registry);
-        self.spawn(worker.run(CancellationToken::new()));
-        let make = Ephemeral::new(caches, client.clone(), recorder.clone(), &self.registry, 4);
+        let make = Ephemeral::new(caches, client.clone(), recorder.clone(), &self.process.registry, 4);
         let make = Arc::new(make);
-        self.spawn(async move { make.run(CancellationToken::new()).await });
+        self.process.spawn(async move { make.run(CancellationToken::new()).await });
         let without_attach = without_attach.iter().map(|name| (*name).to_owned()).collect();
         let settings = Settings { reclaim_completed: mode, without_attach, concurrency: 4 };
-        let free = Arc::new(Reclaim::new(beside, client, recorder, &self.registry, settings));
-        self.spawn(async move { free.run(CancellationToken::new()).await });
+        let free = Arc::new(Reclaim::new(beside, client, recorder, &self.process.registry, settings));
+        self.process.spawn(async move { free.run(CancellationToken::new()).await });
         Ok(self)
     }
 
-    fn feed(&mut self, caches: &Caches, beside: &reclaim::Caches, client: Client) {
-        let watches = Watches {
-            client,
-            namespace: Some(self.namespace.clone()),
-            list_mode: ListMode::Streamed,
-            readiness: Readiness::default(),
-            registry: self.registry.clone(),
-        };
-        self.spawn(watches.feed(&caches.pods));
-        self.spawn(watches.feed(&caches.claims));
-        self.spawn(watches.feed_namespaces(&caches.namespaces));
-        self.spawn(watches.feed(&caches.quotas));
-        self.spawn(watches.feed_cluster_scoped(&beside.classes));
-        self.spawn(watches.feed_cluster_scoped(&beside.drivers));
-        self.spawn(watches.feed_cluster_scoped(&beside.attachments));
-    }
-
-    fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
-        self.tasks.push(tokio::spawn(task).abort_handle());
+    fn feed(&mut self, watches: &Watches, caches: &Caches, beside: &reclaim::Caches) {
+        self.process.spawn(watches.feed(&caches.pods));
+        self.process.spawn(watches.feed(&caches.claims));
+        self.process.spawn(watches.feed_namespaces(&caches.namespaces));
+        self.process.spawn(watches.feed(&caches.quotas));
+        self.process.spawn(watches.feed_cluster_scoped(&beside.classes));
+        self.process.spawn(watches.feed_cluster_scoped(&beside.drivers));
+        self.process.spawn(watches.feed_cluster_scoped(&beside.attachments));
     }
 
     /// The name of the room's CSI driver.
@@ -289,21 +263,14 @@ impl Room {
     pub(crate) async fn until_decided(&self, decision: &str, reason: &str) -> Result<u64> {
         eventually(&format!("the decision to {decision}: {reason}"), async || {
             let count = self.decided(decision, reason);
-            ensure!(count > 0, "decided so far: {:?}", self.decisions());
+            ensure!(count > 0, "decided so far: {:?}", self.process.metrics("claimkeeper_ephemeral_decisions"));
             Ok(count)
         })
         .await
     }
 
     pub(crate) fn decided(&self, decision: &str, reason: &str) -> u64 {
-        let series = format!(r#"claimkeeper_ephemeral_decisions_total{{decision="{decision}",reason="{reason}"}} "#);
-        let text = self.registry.encode();
-        text.lines().find_map(|line| line.strip_prefix(&series)).map_or(0, |value| value.parse().unwrap())
-    }
-
-    fn decisions(&self) -> Vec<String> {
-        let text = self.registry.encode();
-        text.lines().filter(|line| line.starts_with("claimkeeper_ephemeral_decisions")).map(str::to_owned).collect()
+        self.process.decided("ephemeral", decision, reason)
     }
 
     /// Our events with this reason about the object of this uid, wherever they are.
@@ -358,11 +325,5 @@ impl Room {
             self.nodes.delete(&self.namespace, &at_once).await?;
         }
         Ok(())
-    }
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        self.tasks.iter().for_each(AbortHandle::abort);
     }
 }

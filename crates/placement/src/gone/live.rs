@@ -403,7 +403,7 @@ mod tests {
                     "volumeClaimTemplates": [{"metadata": {"name": "data"}}],
                 },
             });
-            crate::gone::sample::merge(&mut json, &change);
+            json_patch::merge(&mut json, &change);
             serde_json::from_value(json).unwrap()
         };
         let labels = json!({"app": "web", "more": "x"});

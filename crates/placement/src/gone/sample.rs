@@ -32,7 +32,7 @@ pub(crate) fn volume_json(change: &Value) -> Value {
         },
         "status": {"phase": "Bound", "lastPhaseTransitionTime": "2026-01-01T00:00:00Z"},
     });
-    merge(&mut json, change);
+    json_patch::merge(&mut json, change);
     json
 }
 
@@ -64,20 +64,4 @@ pub(crate) fn noted(machine: &str, uid: &str) -> Volume {
 pub(crate) fn note(volume: &mut Volume, machine: &str, uid: &str) {
     let note = Note::about(&node("node-1", uid, machine), volume, &home());
     volume.annotations.insert(HOME_NODE.to_owned(), json!(note).to_string());
-}
-
-/// As the API server merges a patch.
-pub(crate) fn merge(into: &mut Value, change: &Value) {
-    match change {
-        Value::Object(change) => {
-            for (key, value) in change {
-                if value.is_null() {
-                    into.as_object_mut().map(|object| object.remove(key));
-                } else {
-                    merge(&mut into[key], value);
-                }
-            }
-        }
-        change => *into = change.clone(),
-    }
 }

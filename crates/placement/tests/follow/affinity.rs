@@ -6,10 +6,11 @@ use kube::{
     api::{Patch, PatchParams, PostParams},
 };
 use placement::Settings;
+use rehearsal::Told;
 use serde_json::{Value, json};
 use testbed::{ControlPlane, Options, eventually};
 
-use crate::room::{HOSTNAME, Room, SELECTED, merge, node_of};
+use crate::room::{HOSTNAME, Room, SELECTED, node_of};
 
 const TOPOLOGY: &str = "topology.example.dev/node";
 
@@ -42,7 +43,7 @@ async fn volumes_are_tied_to_their_home_as_soon_as_they_appear_and_the_scheduler
     room.start(room.settings(&ties())?).await?;
     let labelled = room.create_volume("labelled", &room.made_on("labelled")).await?;
     until_tied(&room, "labelled", &tied_to(TOPOLOGY, "l-1")).await?;
-    room.told(labelled.uid().as_deref(), "TiedToHome").await?;
+    room.events.until_told(labelled.uid().as_deref(), "TiedToHome").await?;
     // The driver will give its node the label when it comes to it; its value is the name.
     room.create_volume("plain", &room.made_on("plain")).await?;
     until_tied(&room, "plain", &tied_to(TOPOLOGY, &room.own("plain"))).await?;
@@ -64,7 +65,7 @@ async fn a_volume_is_not_tied_to_a_node_that_is_gone_but_when_it_is_back() -> Re
     let driver = json!({"mode": "volume-affinity", "recordFailover": false});
     room.start(room.settings(&driver)?).await?;
     let volume = room.create_volume("data", &room.made_on("a")).await?;
-    let (kind, note) = room.told(volume.uid().as_deref(), "HomeNodeGone").await?;
+    let Told { kind, note, .. } = room.events.until_told(volume.uid().as_deref(), "HomeNodeGone").await?;
     assert!(kind == "Warning" && note.contains(&room.own("a")), "{kind}: {note}");
     assert_eq!(affinity(&room, "data").await?, Value::Null);
     room.add_node("a", &json!({})).await?;
@@ -103,7 +104,7 @@ async fn what_others_say_about_a_volume_stays_and_so_does_what_nothing_is_known_
             "csi": {"driver": room.driver(), "volumeHandle": "disks#elsewhere"},
         },
     });
-    merge(&mut elsewhere, &room.made_on("a"));
+    json_patch::merge(&mut elsewhere, &room.made_on("a"));
     room.volumes.create(&PostParams::default(), &serde_json::from_value(elsewhere)?).await?;
     room.create_volume("ours", &room.made_on("a")).await?;
     until_tied(&room, "ours", &tied_to(TOPOLOGY, &room.own("a"))).await?;
@@ -125,14 +126,14 @@ async fn a_volume_that_moved_stays_tied_where_the_server_says_so_and_that_is_tol
     let volume = room.create_volume("data", &room.made_on("a")).await?;
     until_tied(&room, "data", &tied_to(TOPOLOGY, &room.own("a"))).await?;
     room.annotate_volume("data", &json!({SELECTED: room.own("b")})).await?;
-    let (kind, note) = room.told(volume.uid().as_deref(), "AffinityImmutable").await?;
+    let Told { kind, note, .. } = room.events.until_told(volume.uid().as_deref(), "AffinityImmutable").await?;
     assert!(kind == "Warning" && note.contains("MutablePVNodeAffinity"), "{kind}: {note}");
     let before = room.decided("leave", "AffinityImmutable");
     room.annotate_volume("data", &json!({"example.dev/look": "again"})).await?;
     room.until_decided("leave", "AffinityImmutable", before + 1).await?;
     assert_eq!(affinity(&room, "data").await?, tied_to(TOPOLOGY, &room.own("a")));
-    let events = room.events(volume.uid().as_deref()).await?;
-    assert_eq!(events.iter().filter(|[_, reason, _]| reason == "AffinityImmutable").count(), 1, "{events:?}");
+    let events = room.events.about(volume.uid().as_deref()).await?;
+    assert_eq!(events.iter().filter(|told| told.reason == "AffinityImmutable").count(), 1, "{events:?}");
     assert_eq!(room.decided("retie", "TiedToNewHome"), 0);
     let user = format!("system:serviceaccount:{}:claimkeeper", room.namespace);
     let requests = room.cluster.audit_log().user(user).requests()?;
@@ -178,10 +179,10 @@ async fn switching_to_affinity_ties_what_is_there_and_switching_back_unties_noth
     room.start(room.settings(&by_webhook)?).await?;
     room.until_decided("leave", "NothingSeen", 1).await?;
     assert_eq!(affinity(&room, "first").await?, Value::Null);
-    room.kill();
+    room.process.kill();
     room.start(room.settings(&ties())?).await?;
     until_tied(&room, "first", &tied_to(TOPOLOGY, &room.own("a"))).await?;
-    room.kill();
+    room.process.kill();
     room.start(room.settings(&by_webhook)?).await?;
     room.create_volume("second", &room.made_on("b")).await?;
     // A pod of the untied volume is steered: behind the gate it gets its term.

@@ -2,6 +2,7 @@
 
 use anyhow::{Result, ensure};
 use kube::ResourceExt;
+use rehearsal::Told;
 use serde_json::{Value, json};
 use testbed::eventually;
 
@@ -56,14 +57,14 @@ async fn a_volume_that_follows_its_pod_is_noted_counted_once_and_told() -> Resul
     assert_eq!(selected(&room, "data").await?, Some(room.own("b")));
     let claim = room.claims.get("data").await?;
     for uid in [claim.uid(), pod.uid()] {
-        let (kind, note) = room.told(uid.as_deref(), "VolumeRecreatedBlank").await?;
+        let Told { kind, note, .. } = room.events.until_told(uid.as_deref(), "VolumeRecreatedBlank").await?;
         assert!(kind == "Warning" && note.contains(&room.own("a")) && note.contains(&room.own("b")), "{kind}: {note}");
     }
     assert_eq!(note_of(&claim).unwrap()["claim"], Value::Null, "whose data it was is clear there");
     assert_eq!(note_of(&room.volumes.get(&room.own("data")).await?).unwrap()["claim"], json!(claim.uid()));
 
     // Whoever comes next finds nothing new, and counts on from there.
-    room.kill();
+    room.process.kill();
     room.start(settings.clone()).await?;
     let why = placement::explain::volume(&room.admin, &settings, &room.own("data")).await?;
     assert_eq!(why.iter().map(|account| account.reason).collect::<Vec<_>>(), ["AtHome"]);
@@ -94,9 +95,9 @@ async fn a_move_that_the_driver_notes_counts_once_in_every_order() -> Result<()>
     assert_eq!(count_after_a_look(&room, "pod-first", ("leave", "NothingSeen")).await?, Value::Null);
     room.annotate_volume("pod-first", &moved).await?;
     until_noted(&room, "pod-first", 1, "a", "b").await?;
-    room.told(pod.uid().as_deref(), "VolumeRecreatedBlank").await?;
+    room.events.until_told(pod.uid().as_deref(), "VolumeRecreatedBlank").await?;
 
-    room.kill();
+    room.process.kill();
     room.run_pod("while-away", "while-away", "b").await?;
     room.annotate_volume("while-away", &moved).await?;
     room.start(settings).await?;

@@ -12,10 +12,11 @@ use placement::{
     pod::AskedPod,
 };
 use platform::client;
+use rehearsal::Told;
 use serde_json::{Value, json};
 use testbed::eventually;
 
-use crate::room::{HOSTNAME, INITIAL, ROOM, Room, merge, node_of};
+use crate::room::{HOSTNAME, INITIAL, ROOM, Room, node_of};
 
 const GATE: &str = "claimkeeper.dev/home-node";
 
@@ -44,9 +45,9 @@ async fn a_pod_waits_until_its_home_node_is_back_and_runs_there() -> Result<()> 
     room.start(settings.clone()).await?;
     let theirs = json!({"key": ROOM, "operator": "Exists"});
     let mut change = gated();
-    merge(&mut change, &with_terms(&json!([{"matchExpressions": [theirs]}, {}])));
+    json_patch::merge(&mut change, &with_terms(&json!([{"matchExpressions": [theirs]}, {}])));
     let uid = room.create_pod("app", "data", &change).await?.uid();
-    let (kind, note) = room.told(uid.as_deref(), "WaitingForHomeNode").await?;
+    let Told { kind, note, .. } = room.events.until_told(uid.as_deref(), "WaitingForHomeNode").await?;
     assert_eq!(kind, "Warning");
     for part in [&room.own("a"), &room.own("data"), "claim data", "without end"] {
         assert!(note.contains(part), "{part} is missing: {note}");
@@ -65,8 +66,8 @@ async fn a_pod_waits_until_its_home_node_is_back_and_runs_there() -> Result<()> 
     let terms = &spec(&running)["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
     let ours = required(&[&room.own("a")]);
     assert_eq!(*terms, json!({"nodeSelectorTerms": [{"matchExpressions": [theirs, ours]}, {}]}));
-    assert_eq!(room.told(uid.as_deref(), "HomeNodeBack").await?.0, "Normal");
-    let events = room.events(uid.as_deref()).await?;
+    assert_eq!(room.events.until_told(uid.as_deref(), "HomeNodeBack").await?.kind, "Normal");
+    let events = room.events.about(uid.as_deref()).await?;
     assert_eq!(events.len(), 2, "each once: {events:?}");
     room.until_written(&["pods/app"]).await
 }
@@ -82,7 +83,7 @@ async fn a_pod_runs_elsewhere_when_its_home_node_is_given_up() -> Result<()> {
     let claim = |name: &str| json!({"name": name, "persistentVolumeClaim": {"claimName": name}});
     change["spec"]["volumes"] = json!([claim("data"), claim("cache")]);
     let uid = room.create_pod("app", "data", &change).await?.uid();
-    let (kind, note) = room.told(uid.as_deref(), "HomeNodeGivenUp").await?;
+    let Told { kind, note, .. } = room.events.until_told(uid.as_deref(), "HomeNodeGivenUp").await?;
     assert!(kind == "Warning" && note.contains(&room.own("a")) && note.contains("empty"), "{kind}: {note}");
     let running = room.until_running("app").await?;
     assert_eq!(node_of(&running), Some(room.own("b")));
@@ -105,19 +106,19 @@ async fn a_pod_waits_no_longer_than_there_is_a_reason() -> Result<()> {
     let mut uids = Vec::new();
     for name in ["class", "noted", "claim"] {
         let uid = room.create_pod(name, name, &gated()).await?.uid();
-        room.told(uid.as_deref(), "WaitingForHomeNode").await?;
+        room.events.until_told(uid.as_deref(), "WaitingForHomeNode").await?;
         uids.push(uid);
     }
     // Somebody says that pods should run, that the volume is elsewhere, and that the claim is not needed.
     room.annotate_class(&json!({"claimkeeper.dev/failover-mode": "availability"})).await?;
-    room.told(uids[0].as_deref(), "NothingToWaitFor").await?;
+    room.events.until_told(uids[0].as_deref(), "NothingToWaitFor").await?;
     room.annotate_volume("noted", &json!({crate::room::SELECTED: room.own("b")})).await?;
-    room.told(uids[1].as_deref(), "HomeNodeBack").await?;
+    room.events.until_told(uids[1].as_deref(), "HomeNodeBack").await?;
     for name in ["class", "noted"] {
         assert_eq!(node_of(&room.until_running(name).await?), Some(room.own("b")));
     }
     room.claims.delete("claim", &DeleteParams::default()).await?;
-    room.told(uids[2].as_deref(), "NothingToWaitFor").await?;
+    room.events.until_told(uids[2].as_deref(), "NothingToWaitFor").await?;
     Ok(())
 }
 
@@ -192,9 +193,9 @@ async fn homes_that_contradict_each_other_are_told_and_not_widened() -> Result<(
     let claim = |name: &str| json!({"name": name, "persistentVolumeClaim": {"claimName": name}});
     change["spec"]["volumes"] = json!([claim("one"), claim("other")]);
     let uid = room.create_pod("app", "one", &change).await?.uid();
-    room.told(uid.as_deref(), "WaitingForHomeNode").await?;
+    room.events.until_told(uid.as_deref(), "WaitingForHomeNode").await?;
     room.add_node("b", &json!({})).await?;
-    let (kind, note) = room.told(uid.as_deref(), "HomesContradict").await?;
+    let Told { kind, note, .. } = room.events.until_told(uid.as_deref(), "HomesContradict").await?;
     assert!(kind == "Warning" && note.contains(&room.own("a")) && note.contains(&room.own("b")), "{kind}: {note}");
     let terms = &spec(&room.pods.get("app").await?)["affinity"]["nodeAffinity"];
     let both = json!([required(&[&room.own("a")]), required(&[&room.own("b")])]);
@@ -215,11 +216,11 @@ async fn a_pod_that_insists_on_a_node_that_is_gone_is_told_how_it_is_helped() ->
     let full =
         json!({"spec": {"containers": [{"name": "main", "image": "app", "resources": {"requests": {"cpu": "9k"}}}]}});
     let mut tied = with_terms(&json!([{"matchExpressions": [required(&[&room.own("a")])]}]));
-    merge(&mut tied, &full);
+    json_patch::merge(&mut tied, &full);
     let free = room.create_pod("free", "data", &full).await?.uid();
     let uid = room.create_pod("tied", "data", &tied).await?.uid();
     room.remove_node("a").await?;
-    let (kind, note) = room.told(uid.as_deref(), "HomeNodeGone").await?;
+    let Told { kind, note, .. } = room.events.until_told(uid.as_deref(), "HomeNodeGone").await?;
     let key = ObjectKey::new(&room.namespace, "tied");
     let why = placement::gate::explain(&room.admin, &settings, &key).await?.unwrap();
     assert_eq!((why.reason, &*why.message), ("HomeNodeGone", &*note));
@@ -229,9 +230,9 @@ async fn a_pod_that_insists_on_a_node_that_is_gone_is_told_how_it_is_helped() ->
     tied["metadata"]["ownerReferences"] = json!([owner]);
     let uid = room.create_pod("owned", "data", &tied).await?.uid();
     let command = format!("kubectl delete pod owned -n {}", room.namespace);
-    let note = room.told(uid.as_deref(), "HomeNodeGone").await?.1;
+    let note = room.events.until_told(uid.as_deref(), "HomeNodeGone").await?.note;
     assert!(note.contains(&command), "{note}");
     room.until_decided("leave", "NotTiedToNode", 1).await?;
-    assert!(room.events(free.as_deref()).await?.is_empty());
+    assert!(room.events.about(free.as_deref()).await?.is_empty());
     room.until_written(&[]).await
 }

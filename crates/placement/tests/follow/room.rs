@@ -1,28 +1,22 @@
 //! The feature on a real control plane, with the chart's rights, in a namespace with a driver, a class and nodes of its own.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use anyhow::{Context as _, Result, ensure};
-use cluster::{Store, Volume, server::ListMode, store::Interest, watch::Watches};
+use anyhow::{Result, ensure};
+use cluster::{Store, Volume, store::Interest};
+use json_patch::merge;
 use k8s_openapi::api::{
     core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod},
-    events::v1::Event,
     storage::v1::StorageClass,
 };
 use kube::{
     Api, Client, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use placement::{Caches, Context, Counts, Placement, Settings};
-use platform::{
-    client::{self, ClientOptions, Fence, FencedClient},
-    events::Recorder,
-    metrics::Registry,
-    readiness::Readiness,
-};
+use rehearsal::{Events, Means, Process};
 use serde_json::{Value, json};
 use testbed::{Cluster, eventually};
-use tokio::{task::AbortHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 const REPORTER: &str = "claimkeeper.dev/placement";
@@ -46,8 +40,8 @@ pub(crate) struct Room {
     pub(crate) classes: Api<StorageClass>,
     pub(crate) nodes: Api<Node>,
     pub(crate) admin: Client,
-    registry: Registry,
-    tasks: Vec<AbortHandle>,
+    pub(crate) process: Process,
+    pub(crate) events: Events,
 }
 
 impl Room {
@@ -65,8 +59,8 @@ impl Room {
             volumes: Api::all(admin.clone()),
             classes: Api::all(admin.clone()),
             nodes: Api::all(admin.clone()),
-            registry: Registry::default(),
-            tasks: Vec::new(),
+            process: Process::default(),
+            events: Events::of(REPORTER, &admin, &namespace),
             admin,
             cluster,
             namespace,
@@ -96,46 +90,24 @@ impl Room {
 
     pub(crate) async fn start(&mut self, settings: Settings) -> Result<()> {
         let values = json!({"features": ["placement"], "namespace": self.namespace});
-        let kubeconfig = self.cluster.install_chart("claimkeeper", &self.namespace, &values).await?;
-        // This one always leads.
-        let fence = Fence::new();
-        fence.open_until(Instant::now() + Duration::from_hours(1));
-        let config = client::load_config(Some(&kubeconfig))?;
-        let options = ClientOptions::new(&self.registry);
-        let reader = client::build(config.clone(), options.clone())?;
-        let client = FencedClient::build(config, options, &fence)?;
-        let watches = Watches {
-            client: reader.clone(),
-            namespace: Some(self.namespace.clone()),
-            list_mode: ListMode::Streamed,
-            readiness: Readiness::default(),
-            registry: self.registry.clone(),
-        };
-        let (recorder, worker) = Recorder::new(reader, REPORTER, "test", &self.registry);
+        let Means { client, watches, recorder, .. } =
+            self.process.start(&self.cluster, &self.namespace, &values, REPORTER).await?;
         let caches = caches(&settings);
         let feature = Placement::new(&Context {
             caches: caches.clone(),
             client,
             recorder,
             settings: Arc::new(settings),
-            registry: self.registry.clone(),
-            counts: Counts::new(&self.registry),
+            registry: self.process.registry.clone(),
+            counts: Counts::new(&self.process.registry),
         });
-        self.tasks.extend([
-            tokio::spawn(worker.run(CancellationToken::new())).abort_handle(),
-            tokio::spawn(watches.feed(&caches.pods)).abort_handle(),
-            tokio::spawn(watches.feed(&caches.claims)).abort_handle(),
-            tokio::spawn(watches.feed_cluster_scoped(&caches.classes)).abort_handle(),
-            tokio::spawn(watches.feed_cluster_scoped(&caches.volumes)).abort_handle(),
-            tokio::spawn(watches.feed_cluster_scoped(&caches.nodes)).abort_handle(),
-            tokio::spawn(async move { feature.run(CancellationToken::new()).await }).abort_handle(),
-        ]);
+        self.process.spawn(watches.feed(&caches.pods));
+        self.process.spawn(watches.feed(&caches.claims));
+        self.process.spawn(watches.feed_cluster_scoped(&caches.classes));
+        self.process.spawn(watches.feed_cluster_scoped(&caches.volumes));
+        self.process.spawn(watches.feed_cluster_scoped(&caches.nodes));
+        self.process.spawn(async move { feature.run(CancellationToken::new()).await });
         Ok(())
-    }
-
-    /// The feature ends at once, as if its process were killed.
-    pub(crate) fn kill(&mut self) {
-        self.tasks.drain(..).for_each(|task| task.abort());
     }
 
     /// A name that no other test uses for what lives in no namespace.
@@ -277,29 +249,6 @@ impl Room {
         Ok(())
     }
 
-    /// Our events about an object, by its uid: type, reason and note.
-    pub(crate) async fn events(&self, uid: Option<&str>) -> Result<Vec<[String; 3]>> {
-        let mut all = Vec::new();
-        for namespace in ["default", &self.namespace] {
-            let events: Api<Event> = Api::namespaced(self.admin.clone(), namespace);
-            let fields = format!("reportingController={REPORTER}");
-            all.extend(events.list(&ListParams::default().fields(&fields)).await?.items);
-        }
-        let about =
-            all.into_iter().filter(|event| event.regarding.as_ref().is_some_and(|found| found.uid.as_deref() == uid));
-        Ok(about.map(|event| [event.type_, event.reason, event.note].map(Option::unwrap_or_default)).collect())
-    }
-
-    /// Waits for an event of this reason and returns its type and note.
-    pub(crate) async fn told(&self, uid: Option<&str>, reason: &str) -> Result<(String, String)> {
-        eventually(&format!("an event {reason}"), async || {
-            let events = self.events(uid).await?;
-            let found = events.iter().find(|[_, found, _]| found == reason);
-            found.map(|[kind, _, note]| (kind.clone(), note.clone())).with_context(|| format!("there are {events:?}"))
-        })
-        .await
-    }
-
     /// Waits until this was decided at least so often.
     pub(crate) async fn until_decided(&self, decision: &str, reason: &str, times: u64) -> Result<()> {
         eventually(&format!("the decision {decision}, {reason}"), async || {
@@ -312,10 +261,7 @@ impl Room {
 
     /// How often this was decided.
     pub(crate) fn decided(&self, decision: &str, reason: &str) -> u64 {
-        let series = format!(r#"claimkeeper_placement_decisions_total{{decision="{decision}",reason="{reason}"}}"#);
-        let text = self.registry.encode();
-        let line = text.lines().find_map(|line| line.strip_prefix(&series)?.strip_prefix(' '));
-        line.map_or(0, |value| value.parse().unwrap())
+        self.process.decided("placement", decision, reason)
     }
 
     /// Waits until the operator has written these objects, and no others.
@@ -336,12 +282,6 @@ impl Room {
             Ok(())
         })
         .await
-    }
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        self.kill();
     }
 }
 
@@ -376,11 +316,4 @@ pub(crate) fn node_of(pod: &Pod) -> Option<String> {
 /// The note on an object.
 pub(crate) fn note_of(object: &impl ResourceExt) -> Option<Value> {
     object.annotations().get(NOTE).map(|text| serde_json::from_str(text).unwrap())
-}
-
-pub(crate) fn merge(into: &mut Value, change: &Value) {
-    match change {
-        Value::Object(change) => change.iter().for_each(|(key, value)| merge(&mut into[key], value)),
-        change => *into = change.clone(),
-    }
 }

@@ -1,34 +1,19 @@
 //! A crash after any write leaves what the next process ends.
 
-use std::{future::Future, pin::pin, task::Poll, time::Duration};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use futures::future::poll_fn;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::{
     ResourceExt,
     api::{ListParams, WatchParams},
 };
 use placement::{Caches, gone::Gone};
-use platform::metrics::Registry;
 use serde_json::json;
 use testbed::within;
 use tokio_util::sync::CancellationToken;
 
 use crate::room::{PENDING, RECREATE, Room};
-
-/// Whether the API server has answered a write of ours, and well.
-fn has_written(registry: &Registry) -> bool {
-    let text = registry.encode();
-    let mut requests = text.lines().filter_map(|line| line.strip_prefix("claimkeeper_api_requests_total{"));
-    requests.any(|labels| {
-        let is =
-            |label: &str, values: &[&str]| values.iter().any(|value| labels.contains(&format!("{label}=\"{value}\"")));
-        is("verb", &["create", "patch", "delete"])
-            && is("code", &["200", "201", "202"])
-            && is("resource", &["persistentvolumes", "persistentvolumeclaims"])
-    })
-}
 
 impl Room {
     /// Runs until one write is answered, or until this is so, and not an instruction longer. True if it was a write.
@@ -46,21 +31,17 @@ impl Room {
                 watches.feed_cluster_scoped(&nodes),
             )
         };
-        let registry = self.registry.clone();
-        let mut run = pin!(async {
+        let run = async {
             tokio::join!(claims.synced(), classes.synced(), volumes.synced(), nodes.synced());
             part.run(CancellationToken::new()).await;
-        });
-        let killed = poll_fn(|context| {
-            let ended = run.as_mut().poll(context).is_ready();
-            if ended || has_written(&registry) { Poll::Ready(()) } else { Poll::Pending }
-        });
+        };
+        let killed = self.process.until_first_write(run, &["persistentvolumes", "persistentvolumeclaims"]);
         let result = tokio::select! {
             _ = feeds => anyhow::bail!("the watches have ended"),
             () = killed => Ok(true),
             done = within(Duration::from_mins(1), "a write, or the end", done) => done.map(|()| false),
         };
-        self.kill();
+        self.process.kill();
         result
     }
 }

@@ -68,7 +68,7 @@ async fn nothing_is_deleted_when_too_many_nodes_vanish_together() -> Result<()> 
     room.create_noted("two", &class, &two, recreated()).await?;
     let uids = [room.uid_of_claim("one").await?, room.uid_of_claim("two").await?];
     // While nobody looks, so that both are found missing at once.
-    room.kill();
+    room.process.kill();
     room.cluster.remove_node(&one).await?;
     room.cluster.remove_node(&two).await?;
     room.restart(settings).await?;
@@ -79,12 +79,13 @@ async fn nothing_is_deleted_when_too_many_nodes_vanish_together() -> Result<()> 
     }
     assert_eq!(room.decided("delete-claim", "ClaimDeleted"), 0);
     assert!(
-        room.registry
+        room.process
+            .registry
             .encode()
             .contains(r#"claimkeeper_placement_node_gone{decision="report",reason="TooManyNodesGone"} 2"#)
     );
     // Whoever says that it is meant.
-    room.kill();
+    room.process.kill();
     room.restart(room.defaults()).await?;
     for (name, uid) in ["one", "two"].into_iter().zip(&uids) {
         room.until_another(name, uid.as_deref()).await?;

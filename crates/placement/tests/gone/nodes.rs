@@ -69,7 +69,7 @@ async fn a_machine_that_comes_back_is_known_and_another_one_of_its_name_is_not_i
     assert!(!back.annotations()[HOME_NODE].contains(&first.unwrap()));
 
     // Another machine, while nobody looks.
-    room.kill();
+    room.process.kill();
     room.cluster.remove_node(&node).await?;
     room.add_node("home", "b").await?;
     let classes: kube::Api<k8s_openapi::api::storage::v1::StorageClass> = kube::Api::all(room.admin.clone());
@@ -98,7 +98,7 @@ async fn who_cannot_be_told_apart_is_only_reported() -> Result<()> {
 
     // Quick enough that nothing is deleted before the other one is there: nobody acts meanwhile.
     let mut room = room;
-    room.kill();
+    room.process.kill();
     room.nodes.delete(&silent, &DeleteParams::default()).await?;
     eventually("the end of the node", async || {
         ensure!(room.nodes.get_opt(&silent).await?.is_none(), "it is there");

@@ -1,14 +1,14 @@
 //! The part of the feature on a real control plane, with the chart's rights, looking after one namespace of its own and nodes that
 //! no other test's pods are given to.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
-use cluster::{Store, server::ListMode, watch::Watches};
+use cluster::{Store, watch::Watches};
+use json_patch::merge;
 use k8s_openapi::api::{
     apps::v1::StatefulSet,
     core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod},
-    events::v1::Event,
     storage::v1::StorageClass,
 };
 use kube::{
@@ -19,15 +19,9 @@ use placement::{
     Caches, Context, Counts, INDEXES_OF_NODES, INDEXES_OF_PODS, INDEXES_OF_VOLUMES, Settings, gone::Gone,
     settings::Percent,
 };
-use platform::{
-    client::{self, ClientOptions, Fence, FencedClient},
-    events::Recorder,
-    metrics::Registry,
-    readiness::Readiness,
-};
+use rehearsal::{Events, Means, Process};
 use serde_json::{Value, json};
 use testbed::{Cluster, eventually};
-use tokio::{task::AbortHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) const NODE_GONE: &str = "claimkeeper.dev/node-gone";
@@ -49,10 +43,10 @@ pub(crate) struct Room {
     pub(crate) pods: Api<Pod>,
     pub(crate) sets: Api<StatefulSet>,
     pub(crate) nodes: Api<Node>,
-    pub(crate) registry: Registry,
+    pub(crate) process: Process,
+    events: Events,
     /// Whether the chart lets it delete.
     pub(crate) deletes: bool,
-    tasks: Vec<AbortHandle>,
 }
 
 impl Room {
@@ -73,9 +67,9 @@ impl Room {
             pods: Api::namespaced(admin.clone(), &namespace),
             sets: Api::namespaced(admin.clone(), &namespace),
             nodes: Api::all(admin.clone()),
-            registry: Registry::default(),
+            process: Process::default(),
+            events: Events::of(REPORTER, &admin, &namespace),
             deletes: true,
-            tasks: Vec::new(),
             admin,
             cluster,
             namespace,
@@ -97,44 +91,24 @@ impl Room {
         let (context, watches) = self.build(settings).await?;
         let part = Gone::new(&context);
         let Caches { pods, claims, classes, volumes, nodes } = context.caches;
-        self.tasks.extend([
-            tokio::spawn(watches.feed(&pods)).abort_handle(),
-            tokio::spawn(watches.feed(&claims)).abort_handle(),
-            tokio::spawn(watches.feed_cluster_scoped(&classes)).abort_handle(),
-            tokio::spawn(watches.feed_cluster_scoped(&volumes)).abort_handle(),
-            tokio::spawn(watches.feed_cluster_scoped(&nodes)).abort_handle(),
-        ]);
-        let run = async move {
+        self.process.spawn(watches.feed(&pods));
+        self.process.spawn(watches.feed(&claims));
+        self.process.spawn(watches.feed_cluster_scoped(&classes));
+        self.process.spawn(watches.feed_cluster_scoped(&volumes));
+        self.process.spawn(watches.feed_cluster_scoped(&nodes));
+        self.process.spawn(async move {
             tokio::join!(claims.synced(), classes.synced(), volumes.synced(), nodes.synced());
             part.run(CancellationToken::new()).await;
-        };
-        self.tasks.push(tokio::spawn(run).abort_handle());
+        });
         Ok(())
     }
 
     /// The part's surroundings, with stores that nobody feeds yet.
     pub(crate) async fn build(&mut self, settings: Settings) -> Result<(Context, Watches)> {
-        // Each process counts for itself.
-        self.registry = Registry::default();
         let values =
             json!({"features": ["placement"], "namespace": self.namespace, "placement": {"deletes": self.deletes}});
-        let kubeconfig = self.cluster.install_chart("claimkeeper", &self.namespace, &values).await?;
-        // This one always leads.
-        let fence = Fence::new();
-        fence.open_until(Instant::now() + Duration::from_hours(1));
-        let config = client::load_config(Some(&kubeconfig))?;
-        let options = ClientOptions::new(&self.registry);
-        let reader = client::build(config.clone(), options.clone())?;
-        let client = FencedClient::build(config, options, &fence)?;
-        let watches = Watches {
-            client: reader.clone(),
-            namespace: Some(self.namespace.clone()),
-            list_mode: ListMode::Streamed,
-            readiness: Readiness::default(),
-            registry: self.registry.clone(),
-        };
-        let (recorder, worker) = Recorder::new(reader, REPORTER, "test", &self.registry);
-        self.tasks.push(tokio::spawn(worker.run(CancellationToken::new())).abort_handle());
+        let Means { client, watches, recorder, .. } =
+            self.process.start(&self.cluster, &self.namespace, &values, REPORTER).await?;
         let caches = Caches {
             pods: Store::new(vec![|_| true], INDEXES_OF_PODS.into()),
             claims: Store::new(vec![|_| true], vec![]),
@@ -142,14 +116,9 @@ impl Room {
             volumes: Store::new(vec![|_| true], INDEXES_OF_VOLUMES.into()),
             nodes: Store::new(vec![|_| true], INDEXES_OF_NODES.into()),
         };
-        let registry = self.registry.clone();
+        let registry = self.process.registry.clone();
         let (settings, counts) = (Arc::new(settings), Counts::new(&registry));
         Ok((Context { caches, client, recorder, settings, registry, counts }, watches))
-    }
-
-    /// It ends at once, as if its process were killed.
-    pub(crate) fn kill(&mut self) {
-        self.tasks.drain(..).for_each(|task| task.abort());
     }
 
     /// A name that no other test uses for what lives in no namespace.
@@ -221,7 +190,7 @@ impl Room {
                 "resources": {"requests": {"storage": "1Gi"}},
             },
         });
-        merge(&mut made, claim);
+        merge(&mut made, &claim);
         self.claims.create(&PostParams::default(), &serde_json::from_value(made)?).await?;
         let on_node = json!({"key": tie.0, "operator": "In", "values": [tie.1]});
         let mut made = json!({
@@ -237,7 +206,7 @@ impl Room {
                 "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [on_node]}]}},
             },
         });
-        merge(&mut made, volume);
+        merge(&mut made, &volume);
         self.volumes.create(&PostParams::default(), &serde_json::from_value(made)?).await?;
         self.until_phase(&volume_name, "Bound").await?;
         Ok(volume_name)
@@ -294,32 +263,13 @@ impl Room {
         .await
     }
 
-    /// Our events about an object: type, reason and note.
-    pub(crate) async fn events(&self, uid: Option<&str>) -> Result<Vec<(String, String, String)>> {
-        let events: Api<Event> = Api::all(self.admin.clone());
-        let fields = format!("reportingController={REPORTER}");
-        let events = events.list(&ListParams::default().fields(&fields)).await?.items;
-        let about = events
-            .into_iter()
-            .filter(|event| event.regarding.as_ref().is_some_and(|found| found.uid.as_deref() == uid));
-        let tell = |event: Event| [event.type_, event.reason, event.note].map(Option::unwrap_or_default).into();
-        Ok(about.map(tell).collect())
-    }
-
     /// Waits for an event of this reason about the object of this uid and returns its note.
     pub(crate) async fn told(&self, uid: Option<&str>, reason: &str) -> Result<String> {
-        eventually(&format!("an event {reason}"), async || {
-            let events = self.events(uid).await?;
-            let found = events.iter().find(|(_, found, _)| found == reason);
-            found.map(|(_, _, note)| note.clone()).with_context(|| format!("there are {events:?}"))
-        })
-        .await
+        Ok(self.events.until_told(uid, reason).await?.note)
     }
 
     pub(crate) fn decided(&self, decision: &str, reason: &str) -> u64 {
-        let series = format!(r#"claimkeeper_placement_decisions_total{{decision="{decision}",reason="{reason}"}} "#);
-        let text = self.registry.encode();
-        text.lines().find_map(|line| line.strip_prefix(&series)).map_or(0, |value| value.parse().unwrap())
+        self.process.decided("placement", decision, reason)
     }
 
     pub(crate) async fn annotate(&self, volume: &str, annotations: Value) -> Result<()> {
@@ -340,18 +290,5 @@ impl Room {
 
     pub(crate) async fn uid_of_claim(&self, claim: &str) -> Result<Option<String>> {
         Ok(self.claims.get(claim).await?.uid())
-    }
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-pub(crate) fn merge(into: &mut Value, change: Value) {
-    match change {
-        Value::Object(change) => change.into_iter().for_each(|(key, value)| merge(&mut into[&key], value)),
-        change => *into = change,
     }
 }

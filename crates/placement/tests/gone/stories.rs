@@ -8,7 +8,7 @@ use kube::{ResourceExt, api::PostParams};
 use serde_json::{Value, json};
 use testbed::within;
 
-use crate::room::{Room, merge};
+use crate::room::Room;
 
 const PROVISIONER: &str = "testbed.claimkeeper.dev/provisioner";
 
@@ -39,7 +39,7 @@ impl Room {
                 }],
             },
         });
-        merge(&mut set, change);
+        json_patch::merge(&mut set, &change);
         self.sets.create(&PostParams::default(), &serde_json::from_value(set)?).await?;
         Ok(())
     }
@@ -136,7 +136,7 @@ async fn a_pod_that_waits_in_vain_on_the_machine_that_took_the_name_does_not_kee
     let (pod, _) = room.until_running("web-0", None).await?;
     let claim = room.uid_of_claim("data-web-0").await?;
     room.until_noted(&room.volume_of("data-web-0").await?).await?;
-    room.kill();
+    room.process.kill();
     room.cluster.remove_node(&lost).await?;
     room.collect_pods_of(&lost).await?;
     // Nothing makes its pods run: it has no disk for them.

@@ -8,12 +8,13 @@ use proptest::{
     strategy::{Strategy, ValueTree},
     test_runner::TestRunner,
 };
+use rehearsal::{Outcome, STAGEHAND};
 use testbed::eventually;
 
 use crate::{
     properties::pods,
     short::Wishes,
-    stage::{CLASSES, NODES, Outcome, STAGEHAND, Stage},
+    stage::{CLASSES, NODES, Stage},
     table::{Row, Table},
 };
 
@@ -49,8 +50,10 @@ async fn what_was_a_valid_pod_still_is(stage: &Stage) -> Result<()> {
     let mut steered = 0;
     for _ in 0..SAMPLE {
         let pod = pods().new_tree(&mut runner).map_err(|error| anyhow::anyhow!("{error}"))?.current();
-        let without =
-            stage.send(STAGEHAND, Method::POST, &format!("{}?dryRun=All", stage.path("pods")), Some(&pod)).await?;
+        let without = stage
+            .actors
+            .send(STAGEHAND, Method::POST, &format!("{}?dryRun=All", stage.path("pods")), Some(&pod))
+            .await?;
         let with = stage.rehearse(&pod).await?;
         ensure!(without.code == 201, "nobody would take it: {without:?}");
         ensure!(with.code == 201, "{pod} becomes invalid: {with:?}");
@@ -62,10 +65,10 @@ async fn what_was_a_valid_pod_still_is(stage: &Stage) -> Result<()> {
 
 async fn set_the_scene(stage: &Stage, table: &Table) -> Result<()> {
     for name in table.nodes.keys() {
-        stage.make(NODES, &table.node(name)).await?;
+        stage.actors.make(NODES, &table.node(name)).await?;
     }
     for name in table.classes.keys() {
-        stage.make(CLASSES, &table.class(name)).await?;
+        stage.actors.make(CLASSES, &table.class(name)).await?;
     }
     let mut volumes = 0;
     for name in table.claims.keys() {

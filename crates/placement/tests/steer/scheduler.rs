@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use http::Method;
+use rehearsal::STAGEHAND;
 use serde_json::{Value, json};
 use testbed::{Options, within};
 
-use crate::stage::{CLASSES, NODES, STAGEHAND, Stage, pod};
+use crate::stage::{CLASSES, NODES, Stage, pod};
 
 /// A busy machine may take its time to find a place for a pod.
 const LONG: Duration = Duration::from_mins(2);
@@ -24,7 +25,7 @@ async fn pods_land_where_their_volumes_are() -> Result<()> {
         .await?;
     let class = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "local"},
                        "provisioner": "localdisk.csi.acstor.io"});
-    stage.make(CLASSES, &class).await?;
+    stage.actors.make(CLASSES, &class).await?;
     within(LONG, "the caches know the nodes", async || {
         let hostname = |name: &str| {
             let node = stage.caches.nodes.get(&cluster::ObjectKey::new("", name));
@@ -61,7 +62,7 @@ async fn pods_land_where_their_volumes_are() -> Result<()> {
 }
 
 async fn change_node(stage: &Stage, name: &str, change: &Value) -> Result<()> {
-    let changed = stage.send(STAGEHAND, Method::PATCH, &format!("{NODES}/{name}"), Some(change)).await?;
+    let changed = stage.actors.send(STAGEHAND, Method::PATCH, &format!("{NODES}/{name}"), Some(change)).await?;
     ensure!(changed.code == 200, "{changed:?}");
     Ok(())
 }
@@ -71,13 +72,13 @@ async fn make(stage: &Stage, pod: &Value) -> Result<()> {
     let mut pod = pod.clone();
     pod["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
     let pod = &pod;
-    let made = stage.send("alice", Method::POST, &stage.path("pods"), Some(pod)).await?;
+    let made = stage.actors.send("alice", Method::POST, &stage.path("pods"), Some(pod)).await?;
     ensure!(made.code == 201, "{made:?}");
     Ok(())
 }
 
 async fn look(stage: &Stage, pod: &str) -> Result<Value> {
-    let found = stage.send(STAGEHAND, Method::GET, &stage.path(&format!("pods/{pod}")), None).await?;
+    let found = stage.actors.send(STAGEHAND, Method::GET, &stage.path(&format!("pods/{pod}")), None).await?;
     ensure!(found.code == 200, "{found:?}");
     Ok(found.body)
 }

@@ -1,25 +1,21 @@
 //! A control plane of its own, because nodes and classes are everybody's; an admission server with the feature behind the chart's
 //! webhook configuration; and whoever asks.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
-};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use cluster::{ObjectKey, server::ListMode, watch::Watches};
-use http::{Method, Request};
-use jiff::{Timestamp, ToSpan};
-use kube::{Client, client::Body};
+use http::Method;
+use kube::Client;
 use placement::{Caches, Settings, Steering};
 use platform::{
-    admission::{self, AdmissionServer, Answer, Answering, ServedCertificate, Webhook},
+    admission::{self, AdmissionServer, Webhook},
     client::{self, ClientOptions},
     events::Recorder,
     metrics::Registry,
     readiness::Readiness,
 };
-use rustls::{crypto::aws_lc_rs, pki_types::PrivateKeyDer, sign::CertifiedKey};
+use rehearsal::{Actors, Outcome, STAGEHAND, Understudy, self_signed};
 use serde_json::{Value, json};
 use testbed::{Cluster, ControlPlane, Options, eventually};
 use tokio::{sync::MutexGuard, task::AbortHandle};
@@ -29,9 +25,6 @@ use crate::{decided::stores, table::claim};
 
 /// What the API server calls the webhook.
 pub(crate) const NAME: &str = "pods.placement.claimkeeper.dev";
-
-/// Whose requests the webhook does not see: who sets the scene.
-pub(crate) const STAGEHAND: &str = "stagehand";
 
 const HOME: &str = "claimkeeper-system";
 
@@ -50,49 +43,14 @@ pub(crate) struct Stage {
     pub(crate) cluster: Cluster,
     pub(crate) caches: Caches,
     pub(crate) registry: Registry,
-    pub(crate) answers: Arc<Switch>,
+    pub(crate) answers: Arc<Understudy>,
     pub(crate) namespace: String,
     client: Client,
     recorder: Recorder,
-    users: tokio::sync::Mutex<HashMap<String, Client>>,
+    pub(crate) actors: Actors,
     tasks: Vec<AbortHandle>,
     _control_plane: ControlPlane,
     _turn: MutexGuard<'static, ()>,
-}
-
-/// What the API server says.
-#[derive(Debug)]
-pub(crate) struct Outcome {
-    pub(crate) code: u16,
-    pub(crate) body: Value,
-    pub(crate) warnings: Vec<String>,
-}
-
-/// The feature with the settings of the moment, and what it answered.
-pub(crate) struct Switch {
-    current: Mutex<Option<Arc<Steering>>>,
-    answers: Mutex<Vec<Answer>>,
-}
-
-impl Switch {
-    pub(crate) fn take(&self) -> Vec<Answer> {
-        std::mem::take(&mut *self.answers.lock().unwrap())
-    }
-}
-
-impl Webhook for Switch {
-    fn path(&self) -> &'static str {
-        "/mutate-pod"
-    }
-
-    fn review<'a>(&'a self, request: &'a admission::Request<'a>) -> Answering<'a> {
-        let current = self.current.lock().unwrap().clone().unwrap();
-        Box::pin(async move {
-            let answer = current.review(request).await;
-            self.answers.lock().unwrap().push(answer.clone());
-            answer
-        })
-    }
 }
 
 impl Stage {
@@ -110,7 +68,7 @@ impl Stage {
                 .await?;
         let cluster = control_plane.cluster();
         let (registry, readiness) = (Registry::default(), Readiness::default());
-        let (certificate, authority) = certificate()?;
+        let (certificate, authority) = self_signed()?;
         let listen = admission::Settings { listen: ([127, 0, 0, 1], 0).into(), ..admission::Settings::default() };
         let server = AdmissionServer::bind(listen, certificate, &registry, &readiness).await?;
         let values = values(&format!("https://{}", server.address()?), &authority);
@@ -130,7 +88,7 @@ impl Stage {
             readiness,
             registry: registry_of_watches,
         };
-        let answers = Arc::new(Switch { current: Mutex::default(), answers: Mutex::default() });
+        let answers = Understudy::of("/mutate-pod");
         let webhooks: Vec<Arc<dyn Webhook>> = vec![Arc::clone(&answers) as Arc<dyn Webhook>];
         let tasks = vec![
             tokio::spawn(watches.feed(&caches.claims)).abort_handle(),
@@ -141,8 +99,8 @@ impl Stage {
             tokio::spawn(async move { server.serve(webhooks, CancellationToken::new()).await }).abort_handle(),
         ];
         let namespace = cluster.create_namespace("steer").await?;
-        let users = tokio::sync::Mutex::default();
         let stage = Self {
+            actors: Actors::on(cluster.clone()),
             cluster,
             caches,
             registry,
@@ -150,7 +108,6 @@ impl Stage {
             namespace,
             client,
             recorder,
-            users,
             tasks,
             _control_plane: control_plane,
             _turn: turn,
@@ -164,8 +121,7 @@ impl Stage {
     pub(crate) fn set(&self, settings: Settings) {
         let (caches, client, recorder) = (self.caches.clone(), self.client.clone(), self.recorder.clone());
         let feature = Steering::new(caches, Arc::new(settings), client, recorder, &self.registry);
-        *self.answers.current.lock().unwrap() = Some(Arc::new(feature));
-        self.answers.take();
+        self.answers.play(Arc::new(feature));
     }
 
     /// The API server takes a moment to see a new webhook configuration.
@@ -181,7 +137,7 @@ impl Stage {
 
     /// What would become of a pod.
     pub(crate) async fn rehearse(&self, pod: &Value) -> Result<Outcome> {
-        self.send("alice", Method::POST, &format!("{}?dryRun=All", self.path("pods")), Some(pod)).await
+        self.actors.send("alice", Method::POST, &format!("{}?dryRun=All", self.path("pods")), Some(pod)).await
     }
 
     /// A path in the namespace of the stage.
@@ -192,9 +148,9 @@ impl Stage {
     /// A volume with its claim; whoever wants the caches to know waits for it.
     pub(crate) async fn bind(&self, (claim, volume): (Value, Option<Value>)) -> Result<()> {
         if let Some(volume) = volume {
-            self.make(VOLUMES, &volume).await?;
+            self.actors.make(VOLUMES, &volume).await?;
         }
-        self.make(&self.path("persistentvolumeclaims"), &claim).await.map(drop)
+        self.actors.make(&self.path("persistentvolumeclaims"), &claim).await.map(drop)
     }
 
     /// A claim with a volume that was made on a node.
@@ -209,40 +165,9 @@ impl Stage {
         .await
     }
 
-    /// Sets the scene with an object.
-    pub(crate) async fn make(&self, path: &str, object: &Value) -> Result<Value> {
-        let made = self.send(STAGEHAND, Method::POST, path, Some(object)).await?;
-        ensure!(made.code == 201, "{made:?}");
-        Ok(made.body)
-    }
-
-    /// Asks the API server as somebody who may do everything.
-    pub(crate) async fn send(&self, user: &str, method: Method, path: &str, body: Option<&Value>) -> Result<Outcome> {
-        let client = self.user(user).await?;
-        let content = if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
-        let request = Request::builder().method(method).uri(path).header("Content-Type", content);
-        let body = body.map_or_else(Vec::new, |body| body.to_string().into_bytes());
-        let answer = client.send(request.body(Body::from(body))?).await?;
-        let warnings = answer.headers().get_all("Warning").iter().map(|text| text.to_str().unwrap().to_owned());
-        let (code, warnings) = (answer.status().as_u16(), warnings.collect());
-        let body = answer.into_body().collect_bytes().await?;
-        Ok(Outcome { code, body: serde_json::from_slice(&body)?, warnings })
-    }
-
-    async fn user(&self, user: &str) -> Result<Client> {
-        let mut users = self.users.lock().await;
-        if let Some(client) = users.get(user) {
-            return Ok(client.clone());
-        }
-        let kubeconfig = self.cluster.user_kubeconfig(user, &["system:masters"]).await?;
-        let client = self.cluster.client(&kubeconfig).await?;
-        users.insert(user.to_owned(), client.clone());
-        Ok(client)
-    }
-
     pub(crate) async fn events(&self) -> Result<Vec<Value>> {
         let path = format!("/apis/events.k8s.io/v1/namespaces/{}/events", self.namespace);
-        let list = self.send(STAGEHAND, Method::GET, &path, None).await?.body;
+        let list = self.actors.send(STAGEHAND, Method::GET, &path, None).await?.body;
         let ours = |event: &&Value| event["reportingController"] == "claimkeeper.dev/placement";
         Ok(list["items"].as_array().context("no list")?.iter().filter(ours).cloned().collect())
     }
@@ -293,14 +218,4 @@ pub(crate) fn pod(name: &str, claims: &[&str]) -> Value {
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
         "spec": {"containers": [{"name": "main", "image": "none"}], "volumes": claims.iter().map(volume).collect::<Value>()},
     })
-}
-
-/// A certificate that vouches for itself.
-fn certificate() -> Result<(ServedCertificate, String)> {
-    let signed = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()])?;
-    let key = PrivateKeyDer::Pkcs8(signed.signing_key.serialize_der().into());
-    let certified = CertifiedKey::from_der(vec![signed.cert.der().clone()], key, &aws_lc_rs::default_provider())?;
-    let served = ServedCertificate::default();
-    served.replace(certified, Timestamp::now() + 24.hours());
-    Ok((served, signed.cert.pem()))
 }

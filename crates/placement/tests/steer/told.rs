@@ -5,13 +5,14 @@ use cluster::ObjectKey;
 use http::Method;
 use jiff::Timestamp;
 use placement::{Settings, settings::OnError};
+use rehearsal::STAGEHAND;
 use serde_json::{Value, json};
 use testbed::eventually;
 
 use crate::{
     decided::slim,
     short::Wishes,
-    stage::{ACCOUNT, CLASSES, NAME, NODES, STAGEHAND, Stage, VOLUMES, local, pod},
+    stage::{ACCOUNT, CLASSES, NAME, NODES, Stage, VOLUMES, local, pod},
     table::claim,
 };
 
@@ -20,7 +21,7 @@ async fn who_looks_is_told_and_the_api_server_is_not_bothered() -> Result<()> {
     let stage = Stage::open("steer-told").await?;
     for name in ["node-a", "node-b"] {
         let labels = json!({"kubernetes.io/hostname": name});
-        stage.make(NODES, &json!({"metadata": {"name": name, "labels": labels}})).await?;
+        stage.actors.make(NODES, &json!({"metadata": {"name": name, "labels": labels}})).await?;
     }
     for (name, node, mode) in
         [("one", "node-a", "availability"), ("kept", "node-a", "durability"), ("apart", "node-b", "durability")]
@@ -46,7 +47,7 @@ fn metric(stage: &Stage, decision: &str, reason: &str) -> Option<String> {
 }
 
 async fn make_pod(stage: &Stage, pod: &Value) -> Result<Value> {
-    let made = stage.send("alice", Method::POST, &stage.path("pods"), Some(pod)).await?;
+    let made = stage.actors.send("alice", Method::POST, &stage.path("pods"), Some(pod)).await?;
     ensure!(made.code == 201, "{made:?}");
     Ok(made.body)
 }
@@ -115,8 +116,8 @@ async fn what_was_made_a_moment_ago_is_followed(stage: &Stage) -> Result<()> {
     }
     // Nor if the caches never learn of it.
     let (claim, volume) = local(&stage.namespace, "unseen", "node-a", "durability");
-    stage.make(VOLUMES, &volume.context("no volume")?).await?;
-    stage.make(&stage.path("persistentvolumeclaims"), &claim).await?;
+    stage.actors.make(VOLUMES, &volume.context("no volume")?).await?;
+    stage.actors.make(&stage.path("persistentvolumeclaims"), &claim).await?;
     eventually("the caches know the newest claim, so that it can be taken from them", async || {
         let (claim, volume) = (ObjectKey::new(&stage.namespace, "unseen"), ObjectKey::new("", "volume-of-unseen"));
         ensure!(stage.caches.claims.get(&claim).is_some() && stage.caches.volumes.get(&volume).is_some(), "not yet");
@@ -145,12 +146,12 @@ async fn asked_twice_a_pod_is_steered_once(stage: &Stage) -> Result<()> {
             }}],
         },
     });
-    stage.make(policies, &policy).await?;
+    stage.actors.make(policies, &policy).await?;
     let binding = json!({
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingAdmissionPolicyBinding",
         "metadata": {"name": "zealous"}, "spec": {"policyName": "zealous"},
     });
-    stage.make("/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings", &binding).await?;
+    stage.actors.make("/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings", &binding).await?;
     eventually("the API server to ask twice about one pod", async || {
         stage.answers.take();
         let outcome = stage.rehearse(&pod("twice", &["one", "apart"])).await?;
@@ -165,7 +166,7 @@ async fn asked_twice_a_pod_is_steered_once(stage: &Stage) -> Result<()> {
         anyhow::Ok(())
     })
     .await?;
-    let gone = stage.send(STAGEHAND, Method::DELETE, &format!("{policies}/zealous"), None).await?;
+    let gone = stage.actors.send(STAGEHAND, Method::DELETE, &format!("{policies}/zealous"), None).await?;
     ensure!(gone.code == 200, "{gone:?}");
     Ok(())
 }
@@ -173,13 +174,13 @@ async fn asked_twice_a_pod_is_steered_once(stage: &Stage) -> Result<()> {
 async fn errors_are_told_and_refuse_nobody_who_is_not_concerned(stage: &Stage) -> Result<()> {
     let role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/claimkeeper-system:claimkeeper:placement";
     let watches = json!({"apiGroups": ["", "storage.k8s.io"], "resources": ["*"], "verbs": ["list", "watch"]});
-    let taken = stage.send(STAGEHAND, Method::PATCH, role, Some(&json!({"rules": [watches]}))).await?;
+    let taken = stage.actors.send(STAGEHAND, Method::PATCH, role, Some(&json!({"rules": [watches]}))).await?;
     ensure!(taken.code == 200, "{taken:?}");
     // The API server takes a moment to know who may do what.
     eventually("the event of an error", async || {
         let mut blind = pod("", &["nowhere", "kept"]);
         blind["metadata"] = json!({"generateName": "blind-"});
-        let made = stage.send("alice", Method::POST, &stage.path("pods"), Some(&blind)).await?;
+        let made = stage.actors.send("alice", Method::POST, &stage.path("pods"), Some(&blind)).await?;
         ensure!(made.code == 201, "{made:?}");
         // The other volume is followed nevertheless.
         ensure!(Wishes::of(&made.body).required == Some(vec![vec!["host=node-a".to_owned()]]), "{made:?}");
@@ -210,13 +211,13 @@ async fn what_a_class_tells_is_believed(stage: &Stage, role: &str) -> Result<()>
         ("by-hand", "kubernetes.io/no-provisioner", json!({})),
     ] {
         let class = json!({"metadata": {"name": name}, "provisioner": provisioner, "parameters": parameters});
-        stage.make(CLASSES, &class).await?;
+        stage.actors.make(CLASSES, &class).await?;
         let claim = claim(&format!("lost-{name}"), &stage.namespace, name, Some("never-made"));
-        stage.make(&stage.path("persistentvolumeclaims"), &claim).await?;
+        stage.actors.make(&stage.path("persistentvolumeclaims"), &claim).await?;
     }
     let watches = json!({"apiGroups": ["", "storage.k8s.io"], "resources": ["*"], "verbs": ["list", "watch"]});
     let gets = json!({"apiGroups": [""], "resources": ["persistentvolumeclaims"], "verbs": ["get"]});
-    let given = stage.send(STAGEHAND, Method::PATCH, role, Some(&json!({"rules": [watches, gets]}))).await?;
+    let given = stage.actors.send(STAGEHAND, Method::PATCH, role, Some(&json!({"rules": [watches, gets]}))).await?;
     ensure!(given.code == 200, "{given:?}");
     eventually("each class to be believed", async || {
         ensure!(stage.caches.classes.len() == 4, "the caches do not know all classes");

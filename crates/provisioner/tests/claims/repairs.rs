@@ -56,14 +56,14 @@ async fn a_claim_of_the_previous_run_on_its_way_out_is_waited_for() -> Result<()
     let pod = room.ask("web", TEMPLATE).await?;
     let waited = r#"claimkeeper_provisioner_decisions_total{decision="wait",reason="ClaimBeingDeleted"}"#;
     eventually("the decision to wait", async || {
-        ensure!(room.metric(waited) >= 1, "not decided yet");
+        ensure!(room.process.metric(waited) >= 1, "not decided yet");
         Ok(())
     })
     .await?;
     let release = kube::api::Patch::Merge(json!({"metadata": {"finalizers": null}}));
     room.claims.patch("web-1", &kube::api::PatchParams::default(), &release).await?;
     room.own_claim("web-1", &pod).await?;
-    assert!(room.events(&pod).await?.iter().all(|(kind, _, _)| kind == "Normal"));
+    assert!(room.events(&pod).await?.iter().all(|told| told.kind == "Normal"));
     Ok(())
 }
 
@@ -77,7 +77,7 @@ async fn a_pod_that_comes_back_under_its_name_gets_a_claim_of_its_own_without_an
     let second = room.ask_and_wait("web", TEMPLATE).await?;
     room.own_claim("web-1", &second).await?;
     let events = room.events(&second).await?;
-    assert!(events.iter().all(|(kind, _, _)| kind == "Normal"), "{events:?}");
+    assert!(events.iter().all(|told| told.kind == "Normal"), "{events:?}");
     Ok(())
 }
 

@@ -2,27 +2,21 @@
 
 use std::{sync::Arc, time::Duration};
 
-use anyhow::{Result, ensure};
-use cluster::{Claim, Pod, Store, server::ListMode, watch::Watches};
+use anyhow::{Context, Result, ensure};
+use cluster::{Claim, Pod, Store};
 use k8s_openapi::api::{
     core::v1::{PersistentVolumeClaim, Pod as FullPod},
-    events::v1::Event,
     rbac::v1::{Role, RoleBinding},
 };
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
-};
-use platform::{
-    client::{self, ClientOptions, Fence, FencedClient},
-    events::Recorder,
-    metrics::Registry,
-    readiness::Readiness,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use provisioner::{Caches, Provisioner, Settings, request::Enabling, template::Rules};
+use rehearsal::{Events, Means, Process, Told};
 use serde_json::{Value, json};
 use testbed::{Cluster, eventually, within};
-use tokio::{task::AbortHandle, time::Instant};
+use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
 const REPORTER: &str = "claimkeeper.dev/provisioner";
@@ -33,13 +27,10 @@ pub(crate) struct Room {
     pub(crate) namespace: String,
     pub(crate) pods: Api<FullPod>,
     pub(crate) claims: Api<PersistentVolumeClaim>,
-    events: Api<Event>,
-    registry: Registry,
-    tasks: Vec<AbortHandle>,
+    pub(crate) process: Process,
+    events: Events,
+    hears_of_claims: Option<AbortHandle>,
 }
-
-/// The place of the watch of claims among the tasks.
-const HEARS_OF_CLAIMS: usize = 1;
 
 /// As the configuration has it by default.
 pub(crate) fn defaults() -> Settings {
@@ -68,9 +59,9 @@ impl Room {
         Ok(Self {
             pods: Api::namespaced(client.clone(), &namespace),
             claims: Api::namespaced(client.clone(), &namespace),
-            events: Api::namespaced(client, &namespace),
-            registry: Registry::default(),
-            tasks: Vec::new(),
+            process: Process::default(),
+            events: Events::of(REPORTER, &client, &namespace),
+            hears_of_claims: None,
             cluster,
             namespace,
         })
@@ -81,38 +72,21 @@ impl Room {
         let values = json!({
             "features": ["provisioner"], "namespace": self.namespace, "provisioner": {"authorize": authorize},
         });
-        let kubeconfig = self.cluster.install_chart("claimkeeper", &self.namespace, &values).await?;
-        // This one always leads.
-        let fence = Fence::new();
-        fence.open_until(Instant::now() + Duration::from_hours(1));
-        let config = client::load_config(Some(&kubeconfig))?;
-        let options = ClientOptions::new(&self.registry);
-        let reader = client::build(config.clone(), options.clone())?;
-        let client = FencedClient::build(config, options, &fence)?;
+        let Means { reader, client, watches, recorder } =
+            self.process.start(&self.cluster, &self.namespace, &values, REPORTER).await?;
         let pods: Store<Pod> = Store::new(vec![provisioner::interesting], provisioner::INDEXES_OF_PODS.into());
         let claims: Store<Claim> = Store::new(vec![|_| true], vec![]);
-        let watches = Watches {
-            client: reader.clone(),
-            namespace: Some(self.namespace.clone()),
-            list_mode: ListMode::Streamed,
-            readiness: Readiness::default(),
-            registry: self.registry.clone(),
-        };
-        let (recorder, worker) = Recorder::new(reader.clone(), REPORTER, "test", &self.registry);
         let caches = Caches { pods: pods.clone(), claims: claims.clone() };
-        let feature = Arc::new(Provisioner::new(caches, client, reader, recorder, &self.registry, settings));
-        self.tasks = vec![
-            tokio::spawn(watches.feed(&pods)).abort_handle(),
-            tokio::spawn(watches.feed(&claims)).abort_handle(),
-            tokio::spawn(worker.run(CancellationToken::new())).abort_handle(),
-            tokio::spawn(async move { feature.run(CancellationToken::new()).await }).abort_handle(),
-        ];
+        let feature = Arc::new(Provisioner::new(caches, client, reader, recorder, &self.process.registry, settings));
+        self.process.spawn(watches.feed(&pods));
+        self.hears_of_claims = Some(self.process.spawn(watches.feed(&claims)));
+        self.process.spawn(async move { feature.run(CancellationToken::new()).await });
         Ok(self)
     }
 
     /// From now on the cache of claims stays as it is.
     pub(crate) async fn stop_hearing_of_claims(&self) -> Result<()> {
-        let watch = &self.tasks[HEARS_OF_CLAIMS];
+        let watch = self.hears_of_claims.as_ref().context("it does not run")?;
         watch.abort();
         eventually("the watch to end", async || {
             ensure!(watch.is_finished(), "it goes on");
@@ -187,25 +161,14 @@ impl Room {
         .await
     }
 
-    /// Our events about a pod: type, reason and note.
-    pub(crate) async fn events(&self, pod: &FullPod) -> Result<Vec<(String, String, String)>> {
-        let events = self.events.list(&ListParams::default()).await?.items;
-        let ours = events.into_iter().filter(|event| {
-            event.regarding.as_ref().is_some_and(|regarding| regarding.uid == pod.uid())
-                && event.reporting_controller.as_deref() == Some(REPORTER)
-        });
-        let tell = |event: Event| [event.type_, event.reason, event.note].map(Option::unwrap_or_default).into();
-        Ok(ours.map(tell).collect())
+    /// Our events about a pod.
+    pub(crate) async fn events(&self, pod: &FullPod) -> Result<Vec<Told>> {
+        self.events.about(pod.uid().as_deref()).await
     }
 
     /// Waits for an event of this reason and returns its note.
     pub(crate) async fn told(&self, pod: &FullPod, reason: &str) -> Result<String> {
-        eventually(&format!("an event {reason}"), async || {
-            let events = self.events(pod).await?;
-            let found = events.iter().find(|(_, found, _)| found == reason);
-            found.map(|(_, _, note)| note.clone()).ok_or_else(|| anyhow::anyhow!("there are {events:?}"))
-        })
-        .await
+        Ok(self.events.until_told(pod.uid().as_deref(), reason).await?.note)
     }
 
     pub(crate) async fn annotate(&self, pod: &str, annotations: Value) -> Result<()> {
@@ -226,19 +189,6 @@ impl Room {
     /// As whom the feature runs.
     pub(crate) fn user(&self) -> String {
         format!("system:serviceaccount:{}:claimkeeper", self.namespace)
-    }
-
-    /// The value of the series whose line starts like this.
-    pub(crate) fn metric(&self, series: &str) -> u64 {
-        let text = self.registry.encode();
-        let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
-        line.map_or(0, |value| value.parse().unwrap())
-    }
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        self.tasks.iter().for_each(AbortHandle::abort);
     }
 }
 

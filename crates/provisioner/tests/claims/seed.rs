@@ -61,7 +61,7 @@ async fn the_originals_example_gets_its_claim() -> Result<()> {
     assert_eq!(spec["resources"], json!({"requests": {"storage": "1Gi"}}));
     assert_eq!(spec["accessModes"], json!(["ReadWriteOnce"]));
     assert_eq!(room.told(&pod, "PVCProvisioned").await?, "PVC created successfully");
-    assert!(room.events(&pod).await?.iter().all(|(kind, _, _)| kind == "Normal"));
+    assert!(room.events(&pod).await?.iter().all(|told| told.kind == "Normal"));
     Ok(())
 }
 
@@ -124,7 +124,7 @@ async fn each_condition_that_is_not_met_is_told_and_the_other_volumes_get_theirs
     eventually("both invalid ones to be told", async || {
         let events = room.events(&pod).await?;
         for note in &expected {
-            ensure!(events.iter().any(|(_, reason, found)| reason == "ErrInvalidPVC" && found == note), "{events:?}");
+            ensure!(events.iter().any(|told| told.reason == "ErrInvalidPVC" && told.note == *note), "{events:?}");
         }
         Ok(())
     })

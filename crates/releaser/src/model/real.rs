@@ -21,7 +21,6 @@ use crate::{
     policy::{self, MANAGED_BY, Mode, PREVIOUS_CLAIM, PROVISIONED_BY, RELEASE},
     previous::{GivenTo, PreviousClaim},
     reservation::{self, KEEP, reserved_for},
-    sample,
     seen::{Attached, Candidate, ClaimSeen, Live, NamespaceSeen},
     write,
 };
@@ -289,7 +288,7 @@ pub(super) fn written(setup: &Setup, now: &Volume, seen: &Volume, newest: bool, 
         let patch = patch(setup, seen, change);
         let any_version = patch["metadata"]["resourceVersion"] != VERSION || patch["metadata"]["uid"] != "v1";
         let mut json = json_of(now);
-        sample::merge(&mut json, &patch);
+        json_patch::merge(&mut json, &patch);
         json["metadata"]["resourceVersion"] = VERSION.into();
         (any_version, model_of(&from_json(json)))
     });

@@ -105,7 +105,7 @@ fn mounts<'a>(spec: &'a Value, kind: &str) -> Vec<&'a Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample::{merge, volume, volume_with};
+    use crate::sample::{volume, volume_with};
 
     fn template(change: &Value) -> TemplateWire {
         let mut json = json!({
@@ -116,7 +116,7 @@ mod tests {
                 "volumes": [{"name": "tools", "emptyDir": {}}, {"name": "volume", "emptyDir": {}}],
             }},
         });
-        merge(&mut json, change);
+        json_patch::merge(&mut json, change);
         serde_json::from_value(json).unwrap()
     }
 

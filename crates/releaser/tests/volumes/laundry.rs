@@ -1,14 +1,12 @@
 //! Where volumes are scrubbed: the namespace, the class and the Jobs, and what becomes of a volume meanwhile.
 
 use std::{
-    pin::pin,
     sync::{Arc, Mutex},
-    task::Poll,
     time::Duration,
 };
 
 use anyhow::{Context, Result, ensure};
-use futures::{StreamExt, TryStreamExt, future::poll_fn};
+use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::{
     batch::v1::Job,
     core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, PodTemplate},
@@ -17,7 +15,6 @@ use kube::{
     Api, ResourceExt,
     api::{ListParams, PostParams, WatchEvent, WatchParams},
 };
-use platform::metrics::Registry;
 use serde_json::{Value, json};
 use testbed::{eventually, within};
 use tokio_util::sync::CancellationToken;
@@ -72,7 +69,7 @@ impl Laundry {
                 "volumes": [{"name": "volume", "emptyDir": {}}],
             }},
         });
-        crate::room::merge(&mut template, change);
+        json_patch::merge(&mut template, &change);
         self.templates.create(&PostParams::default(), &serde_json::from_value(template)?).await?;
         Ok(())
     }
@@ -214,25 +211,10 @@ impl History {
     }
 }
 
-/// Whether the API server has answered a write of ours, and well.
-fn has_written(registry: &Registry) -> bool {
-    let text = registry.encode();
-    let mut requests = text.lines().filter_map(|line| line.strip_prefix("claimkeeper_api_requests_total{"));
-    requests.any(|labels| {
-        let is =
-            |label: &str, values: &[&str]| values.iter().any(|value| labels.contains(&format!("{label}=\"{value}\"")));
-        is("verb", &["create", "patch", "delete"])
-            && is("code", &["200", "201", "202"])
-            && is("resource", &["persistentvolumes", "persistentvolumeclaims", "jobs.batch"])
-    })
-}
-
 impl Laundry {
     /// Runs the feature until one of its writes is answered, and not an instruction longer.
     pub(crate) async fn run_for_one_write(&mut self, volume: &str) -> Result<()> {
         let settings = self.room.defaults();
-        // Each process counts for itself.
-        self.room.registry = Registry::default();
         let (feature, watches) = self.room.build(settings).await?;
         let releaser::Caches { volumes, claims, classes, namespaces } = feature.caches().clone();
         let scrub = feature.scrubs().context("it does not scrub")?;
@@ -246,19 +228,16 @@ impl Laundry {
                 jobs
             )
         };
-        let registry = self.room.registry.clone();
-        let mut run = pin!(feature.run(CancellationToken::new()));
-        let killed = poll_fn(|context| {
-            let ended = run.as_mut().poll(context).is_ready();
-            if ended || has_written(&registry) { Poll::Ready(()) } else { Poll::Pending }
-        });
+        let run = feature.run(CancellationToken::new());
+        let resources = ["persistentvolumes", "persistentvolumeclaims", "jobs.batch"];
+        let killed = self.room.process.until_first_write(run, &resources);
         let done = async { self.wash_until_free(volume).await };
         let result = tokio::select! {
             _ = feeds => anyhow::bail!("the watches have ended"),
             () = killed => Ok(()),
             done = done => done.map(drop),
         };
-        self.room.kill();
+        self.room.process.kill();
         result
     }
 }

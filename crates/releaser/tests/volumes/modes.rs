@@ -6,7 +6,7 @@ use kube::{
     Api, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
-use platform::metrics::Registry;
+use rehearsal::Told;
 use serde_json::json;
 use testbed::eventually;
 
@@ -114,7 +114,8 @@ async fn a_volume_that_is_kept_for_a_name_is_taken_back_with_the_namespace() -> 
     let taken_back = room.until_phase(&volume, "Released").await?;
     assert_eq!(reference(&taken_back).map(|[_, _, uid]| uid), previous["uid"].as_str().map(str::to_owned));
     let events = room.events(&volume).await?;
-    assert!(events.iter().any(|(kind, reason, _)| kind == "Warning" && reason.starts_with("Namespace")), "{events:?}");
+    let warns = |told: &Told| told.kind == "Warning" && told.reason.starts_with("Namespace");
+    assert!(events.iter().any(warns), "{events:?}");
     Ok(())
 }
 
@@ -124,7 +125,7 @@ async fn a_volume_that_was_taken_back_is_not_for_the_next_tenant_either() -> Res
     let class = room.create_class("data", json!({RELEASE: "soft"})).await?;
     let volume = room.create_released("db", &class, json!({}), json!({})).await?;
     room.until_phase(&volume, "Available").await?;
-    room.kill();
+    room.process.kill();
     let namespaces: Api<Namespace> = Api::all(room.admin.clone());
     namespaces.delete(&room.namespace, &DeleteParams::default()).await?;
     eventually("the namespace to go", async || {
@@ -136,7 +137,6 @@ async fn a_volume_that_was_taken_back_is_not_for_the_next_tenant_either() -> Res
     let anew = json!({"metadata": {"name": room.namespace}});
     namespaces.create(&PostParams::default(), &serde_json::from_value(anew)?).await?;
     room.age_namespace().await?;
-    room.registry = Registry::default();
     let settings = room.defaults();
     let room = room.start(settings).await?;
     room.until_decided("restore", "NamespaceRecreated", 1).await?;

@@ -103,11 +103,11 @@ async fn the_backlog_is_counted_by_class() -> Result<()> {
     let volume = room.create_released("one", &class, json!({}), json!({})).await?;
     room.until_decided("leave", "ClassSaysNever", 1).await?;
     let series = format!(r#"claimkeeper_releaser_released_volumes{{class="{class}"}}"#);
-    assert_eq!(room.metric(&series), 1);
+    assert_eq!(room.process.metric(&series), 1);
     room.annotate_class(&class, json!({RELEASE: "pool"})).await?;
     room.until_phase(&volume, "Available").await?;
     testbed::eventually("the backlog to be empty", async || {
-        anyhow::ensure!(room.metric(&series) == 0, "it is {}", room.metric(&series));
+        anyhow::ensure!(room.process.metric(&series) == 0, "it is {}", room.process.metric(&series));
         Ok(())
     })
     .await

@@ -1,28 +1,20 @@
 //! The feature on a real control plane, with the chart's rights, looking at one namespace of its own.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result, ensure};
-use cluster::{Claim, Class, Namespace, Store, Volume, server::ListMode, watch::Watches};
+use cluster::{Claim, Class, Namespace, Store, Volume, watch::Watches};
+use json_patch::merge;
 use k8s_openapi::api::{
     core::v1::{PersistentVolume, PersistentVolumeClaim},
-    events::v1::Event,
     storage::v1::StorageClass,
 };
 use kube::{
     Api, Client, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, Patch, PatchParams, PostParams},
 };
-use platform::{
-    client::{self, ClientOptions, Fence, FencedClient},
-    events::Recorder,
-    metrics::Registry,
-    readiness::Readiness,
-};
+use rehearsal::{Events, Means, Process, Told};
 use releaser::{Caches, Releaser, Rights, Scrub, Settings, scrub::SCRUB};
 use serde_json::{Value, json};
 use testbed::{Cluster, eventually};
-use tokio::{task::AbortHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 const REPORTER: &str = "claimkeeper.dev/releaser";
@@ -42,10 +34,10 @@ pub(crate) struct Room {
     pub(crate) volumes: Api<PersistentVolume>,
     pub(crate) claims: Api<PersistentVolumeClaim>,
     pub(crate) classes: Api<StorageClass>,
-    pub(crate) registry: Registry,
+    pub(crate) process: Process,
+    events: Events,
     /// Whether volumes may be scrubbed.
     pub(crate) scrub: bool,
-    tasks: Vec<AbortHandle>,
 }
 
 impl Room {
@@ -65,9 +57,9 @@ impl Room {
             volumes: Api::all(admin.clone()),
             claims: Api::namespaced(admin.clone(), &namespace),
             classes: Api::all(admin.clone()),
-            registry: Registry::default(),
+            process: Process::default(),
+            events: Events::of(REPORTER, &admin, &namespace),
             scrub: false,
-            tasks: Vec::new(),
             admin,
             cluster,
             namespace,
@@ -105,15 +97,14 @@ impl Room {
     pub(crate) async fn start(mut self, settings: Settings) -> Result<Self> {
         let (feature, watches) = self.build(settings).await?;
         let Caches { volumes, claims, classes, namespaces } = feature.caches().clone();
-        let jobs = feature.scrubs().map(|scrub| watches.feed_labelled(scrub.namespace(), SCRUB, scrub.jobs()));
-        self.tasks.extend(jobs.map(|feed| tokio::spawn(feed).abort_handle()));
-        self.tasks.extend([
-            tokio::spawn(watches.feed_cluster_scoped(&volumes)).abort_handle(),
-            tokio::spawn(watches.feed(&claims)).abort_handle(),
-            tokio::spawn(watches.feed_cluster_scoped(&classes)).abort_handle(),
-            tokio::spawn(watches.feed_namespaces(&namespaces)).abort_handle(),
-            tokio::spawn(async move { feature.run(CancellationToken::new()).await }).abort_handle(),
-        ]);
+        if let Some(scrub) = feature.scrubs() {
+            self.process.spawn(watches.feed_labelled(scrub.namespace(), SCRUB, scrub.jobs()));
+        }
+        self.process.spawn(watches.feed_cluster_scoped(&volumes));
+        self.process.spawn(watches.feed(&claims));
+        self.process.spawn(watches.feed_cluster_scoped(&classes));
+        self.process.spawn(watches.feed_namespaces(&namespaces));
+        self.process.spawn(async move { feature.run(CancellationToken::new()).await });
         Ok(self)
     }
 
@@ -121,37 +112,17 @@ impl Room {
     pub(crate) async fn build(&mut self, settings: Settings) -> Result<(Releaser, Watches)> {
         let scrub = json!({"scrub": self.scrub});
         let values = json!({"features": ["releaser"], "namespace": self.namespace, "releaser": scrub});
-        let kubeconfig = self.cluster.install_chart("claimkeeper", &self.namespace, &values).await?;
-        // This one always leads.
-        let fence = Fence::new();
-        fence.open_until(Instant::now() + Duration::from_hours(1));
-        let config = client::load_config(Some(&kubeconfig))?;
-        let options = ClientOptions::new(&self.registry);
-        let reader = client::build(config.clone(), options.clone())?;
-        let client = FencedClient::build(config, options, &fence)?;
-        let watches = Watches {
-            client: reader.clone(),
-            namespace: Some(self.namespace.clone()),
-            list_mode: ListMode::Streamed,
-            readiness: Readiness::default(),
-            registry: self.registry.clone(),
-        };
-        let (recorder, worker) = Recorder::new(reader, REPORTER, "test", &self.registry);
-        self.tasks.push(tokio::spawn(worker.run(CancellationToken::new())).abort_handle());
+        let Means { client, watches, recorder, .. } =
+            self.process.start(&self.cluster, &self.namespace, &values, REPORTER).await?;
         let caches = Caches {
             volumes: Store::<Volume>::new(vec![|_| true], releaser::INDEXES_OF_VOLUMES.into()),
             claims: Store::<Claim>::new(vec![|_| true], vec![]),
             classes: Store::<Class>::new(vec![|_| true], vec![]),
             namespaces: Store::<Namespace>::new(vec![|_| true], vec![]),
         };
-        let feature = Releaser::new(caches, client, recorder, &self.registry, settings);
+        let feature = Releaser::new(caches, client, recorder, &self.process.registry, settings);
         let feature = if self.scrub { feature.with_scrub(Scrub::new(&self.namespace)) } else { feature };
         Ok((feature, watches))
-    }
-
-    /// The feature ends at once, as if its process were killed.
-    pub(crate) fn kill(&mut self) {
-        self.tasks.drain(..).for_each(|task| task.abort());
     }
 
     /// A name that no other test uses for what lives in no namespace.
@@ -181,7 +152,7 @@ impl Room {
                 "hostPath": {"path": "/nonexistent"},
             },
         });
-        merge(&mut volume, change);
+        merge(&mut volume, &change);
         Ok(self.volumes.create(&PostParams::default(), &serde_json::from_value(volume)?).await?)
     }
 
@@ -195,7 +166,7 @@ impl Room {
                 "resources": {"requests": {"storage": "1Gi"}},
             },
         });
-        merge(&mut claim, change);
+        merge(&mut claim, &change);
         Ok(self.claims.create(&PostParams::default(), &serde_json::from_value(claim)?).await?)
     }
 
@@ -258,25 +229,15 @@ impl Room {
         Ok(())
     }
 
-    /// Our events about a volume: type, reason and note.
-    pub(crate) async fn events(&self, volume: &str) -> Result<Vec<(String, String, String)>> {
-        let uid = self.volumes.get(volume).await?.uid();
-        let events: Api<Event> = Api::namespaced(self.admin.clone(), "default");
-        let fields = format!("reportingController={REPORTER}");
-        let events = events.list(&ListParams::default().fields(&fields)).await?.items;
-        let about = events.into_iter().filter(|event| event.regarding.as_ref().is_some_and(|found| found.uid == uid));
-        let tell = |event: Event| [event.type_, event.reason, event.note].map(Option::unwrap_or_default).into();
-        Ok(about.map(tell).collect())
+    /// Our events about a volume.
+    pub(crate) async fn events(&self, volume: &str) -> Result<Vec<Told>> {
+        self.events.about(self.volumes.get(volume).await?.uid().as_deref()).await
     }
 
     /// Waits for an event of this reason and returns its note.
     pub(crate) async fn told(&self, volume: &str, reason: &str) -> Result<String> {
-        eventually(&format!("an event {reason} about {volume}"), async || {
-            let events = self.events(volume).await?;
-            let found = events.iter().find(|(_, found, _)| found == reason);
-            found.map(|(_, _, note)| note.clone()).ok_or_else(|| anyhow::anyhow!("there are {events:?}"))
-        })
-        .await
+        let uid = self.volumes.get(volume).await?.uid();
+        Ok(self.events.until_told(uid.as_deref(), reason).await?.note)
     }
 
     /// Waits until this was decided at least so often.
@@ -291,20 +252,7 @@ impl Room {
 
     /// How often this was decided.
     pub(crate) fn decided(&self, decision: &str, reason: &str) -> u64 {
-        self.metric(&format!(r#"claimkeeper_releaser_decisions_total{{decision="{decision}",reason="{reason}"}}"#))
-    }
-
-    /// The value of the series whose line starts like this.
-    pub(crate) fn metric(&self, series: &str) -> u64 {
-        let text = self.registry.encode();
-        let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
-        line.map_or(0, |value| value.parse().unwrap())
-    }
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        self.kill();
+        self.process.decided("releaser", decision, reason)
     }
 }
 
@@ -312,11 +260,4 @@ impl Drop for Room {
 pub(crate) fn reference(volume: &PersistentVolume) -> Option<[String; 3]> {
     let claim = volume.spec.as_ref()?.claim_ref.clone()?;
     Some([claim.namespace, claim.name, claim.uid].map(Option::unwrap_or_default))
-}
-
-pub(crate) fn merge(into: &mut Value, change: Value) {
-    match change {
-        Value::Object(change) => change.into_iter().for_each(|(key, value)| merge(&mut into[&key], value)),
-        change => *into = change,
-    }
 }

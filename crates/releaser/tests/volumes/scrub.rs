@@ -79,8 +79,8 @@ async fn a_volume_that_could_not_be_cleaned_is_for_nobody_until_the_quarantine_i
     laundry.end_job(&volume, "Failed").await?;
     let note = room.told(&volume, "ScrubFailed").await?;
     assert!(note.contains("BackoffLimitExceeded") && note.contains(QUARANTINED), "{note}");
-    let warned = room.events(&volume).await?.into_iter().find(|(_, reason, _)| reason == "ScrubFailed");
-    assert_eq!(warned.map(|(kind, ..)| kind).as_deref(), Some("Warning"));
+    let warned = room.events(&volume).await?.into_iter().find(|told| told.reason == "ScrubFailed");
+    assert_eq!(warned.map(|told| told.kind).as_deref(), Some("Warning"));
     room.until_decided("leave", "Quarantined", 1).await?;
     let kept = room.until_phase(&volume, "Bound").await?;
     assert!(kept.annotations()[QUARANTINED].starts_with("ScrubFailed: "), "{:?}", kept.annotations());
@@ -143,7 +143,7 @@ async fn a_template_that_is_missing_or_unusable_is_told_and_found_when_it_is_men
     room.annotate_class(&laundry.class, json!({RELEASE_SCRUB: "wipe"})).await?;
     laundry.create_template("wipe", json!({})).await?;
     laundry.wash_until_free(&volume).await?;
-    let missing = room.events(&volume).await?.iter().filter(|(_, reason, _)| reason == "ScrubTemplateMissing").count();
+    let missing = room.events(&volume).await?.iter().filter(|told| told.reason == "ScrubTemplateMissing").count();
     assert!(missing <= 2, "told once for each time it was news, but {missing} times");
     Ok(())
 }

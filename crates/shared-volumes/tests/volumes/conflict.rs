@@ -162,7 +162,7 @@ async fn where_the_way_to_a_server_that_is_gone_is_kept_it_is_until_somebody_els
 async fn what_is_left_of_a_volume_that_nobody_tells_of_makes_room() -> Result<()> {
     let mut room = Room::open("orphan").await?;
     let (files, _) = room.published("files", HERE).await?;
-    room.kill();
+    room.process.kill();
     room.server.remove_volume(&files);
     let (settings, source) = (room.defaults(), room.source());
     room.enter(settings, source).await?;

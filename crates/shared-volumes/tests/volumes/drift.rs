@@ -31,7 +31,7 @@ async fn whatever_drifts_about_a_service_is_repaired_and_the_address_stays() -> 
     let right = essence(&room.services.get("files").await?);
     let port = |change: Value| {
         let mut port = json!({"name": "nfs", "port": 2049, "protocol": "TCP", "targetPort": 25_705});
-        crate::room::merge(&mut port, change);
+        json_patch::merge(&mut port, &change);
         json!({"spec": {"ports": [port]}})
     };
     for drift in [

@@ -85,7 +85,7 @@ async fn a_service_that_is_published_keeps_its_name() -> Result<()> {
     let source = room.source();
     room.enter(pv, source.clone()).await?;
     let (id, address) = room.published("files", HERE).await?;
-    room.kill();
+    room.process.kill();
     // Another program starts, which would call it otherwise, and the server has moved.
     room.server.failover(&id, "10.1.0.5:25705")?;
     let claim = room.defaults();
@@ -104,7 +104,7 @@ async fn an_address_that_somebody_else_has_is_replaced_and_everybody_is_told() -
     let source = room.source();
     room.enter(settings.clone(), source.clone()).await?;
     let (id, address) = room.published("files", HERE).await?;
-    room.kill();
+    room.process.kill();
     let taken = room.cluster_ip("files").await?;
     room.services.delete("files", &DeleteParams::default()).await?;
     let thief = json!({"metadata": {"name": "thief"}, "spec": {"clusterIP": taken, "ports": [{"port": 80}]}});
@@ -123,7 +123,7 @@ async fn an_address_that_somebody_else_has_is_replaced_and_everybody_is_told() -
     })
     .await?;
     room.until_leads("files", Some(HERE)).await?;
-    assert_eq!(room.metric("claimkeeper_shared_volumes_changed_addresses_total"), 1);
+    assert_eq!(room.process.metric("claimkeeper_shared_volumes_changed_addresses_total"), 1);
     let thief = room.services.get("thief").await?;
     assert_eq!(thief.labels().get(VOLUME_ID), None, "it was taken for ours");
     Ok(())
@@ -135,7 +135,7 @@ async fn an_address_that_is_free_again_in_time_is_kept() -> Result<()> {
     let (settings, source) = (room.defaults(), room.source());
     room.enter(settings.clone(), source.clone()).await?;
     let (id, address) = room.published("files", HERE).await?;
-    room.kill();
+    room.process.kill();
     let taken = room.cluster_ip("files").await?;
     room.services.delete("files", &DeleteParams::default()).await?;
     let other = json!({"metadata": {"name": "other"}, "spec": {"clusterIP": taken, "ports": [{"port": 80}]}});
@@ -149,7 +149,7 @@ async fn an_address_that_is_free_again_in_time_is_kept() -> Result<()> {
     // It is refused again and again.
     let asked = r#"claimkeeper_shared_volumes_decisions_total{decision="create",reason="ServiceMissing"}"#;
     eventually("it to be asked for again", async || {
-        ensure!(room.metric(asked) >= 3, "only {}", room.metric(asked));
+        ensure!(room.process.metric(asked) >= 3, "only {}", room.process.metric(asked));
         Ok(())
     })
     .await?;
@@ -158,7 +158,7 @@ async fn an_address_that_is_free_again_in_time_is_kept() -> Result<()> {
     assert_eq!(room.cluster_ip("files").await?, taken);
     room.until_noted("files", "Served").await?;
     assert_eq!(room.server.published(&id)?, Some(address));
-    assert_eq!(room.metric("claimkeeper_shared_volumes_changed_addresses_total"), 0);
+    assert_eq!(room.process.metric("claimkeeper_shared_volumes_changed_addresses_total"), 0);
     Ok(())
 }
 

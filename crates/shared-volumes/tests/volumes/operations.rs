@@ -138,7 +138,7 @@ async fn who_asks_why_is_told_the_chain_or_what_was_noted() -> Result<()> {
 async fn the_metrics_of_the_original_are_there() -> Result<()> {
     let room = Room::open("metrics").await?;
     room.published("files", HERE).await?;
-    let text = room.registry.encode();
+    let text = room.process.registry.encode();
     for line in [
         "# TYPE storageos_shared_volume_reconcile_duration_seconds histogram",
         "# HELP storageos_shared_volume_reconcile_duration_seconds Distribution of the length of time to reconcile all shared volumes.",
@@ -154,8 +154,8 @@ async fn the_metrics_of_the_original_are_there() -> Result<()> {
         let series = format!(r#"storageos_api_request_duration_seconds_bucket{{method="get",le="{bound}"}}"#);
         assert!(text.contains(&series), "{series} is missing in\n{text}");
     }
-    assert_eq!(room.metric(r#"storageos_api_helper_total{error="",function="set_external_endpoint"}"#), 1);
-    assert_eq!(room.metric(r#"storageos_api_helper_total{error="",function="setup"}"#), 1);
+    assert_eq!(room.process.metric(r#"storageos_api_helper_total{error="",function="set_external_endpoint"}"#), 1);
+    assert_eq!(room.process.metric(r#"storageos_api_helper_total{error="",function="setup"}"#), 1);
     Ok(())
 }
 

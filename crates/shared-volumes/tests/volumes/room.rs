@@ -3,22 +3,17 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, ensure};
-use cluster::{Claim, Store, server::ListMode, slice::WITHOUT_SELECTOR, watch::Watches};
+use cluster::{Claim, Store, slice::WITHOUT_SELECTOR};
+use json_patch::merge;
 use k8s_openapi::api::{
     core::v1::{Endpoints, PersistentVolumeClaim, Service},
     discovery::v1::EndpointSlice,
-    events::v1::Event,
 };
 use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
-use platform::{
-    client::{self, ClientOptions, Fence, FencedClient},
-    events::Recorder,
-    metrics::Registry,
-    readiness::Readiness,
-};
+use rehearsal::{Events, Means, Process, Told};
 use serde_json::{Value, json};
 use shared_volumes::{
     Caches, EndpointGone, Probe, ServiceName, Settings, SharedVolumes, StorageOs, StorageOsSettings,
@@ -28,7 +23,6 @@ use testbed::{
     Cluster, eventually,
     storageos::{StorageOs as Server, Volume},
 };
-use tokio::{task::AbortHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 const REPORTER: &str = "claimkeeper.dev/shared-volumes";
@@ -43,8 +37,8 @@ pub(crate) struct Room {
     pub(crate) slices: Api<EndpointSlice>,
     pub(crate) endpoints: Api<Endpoints>,
     pub(crate) server: Server,
-    pub(crate) registry: Registry,
-    tasks: Vec<AbortHandle>,
+    pub(crate) process: Process,
+    events: Events,
 }
 
 impl Room {
@@ -71,8 +65,8 @@ impl Room {
             services: Api::namespaced(admin.clone(), &namespace),
             slices: Api::namespaced(admin.clone(), &namespace),
             endpoints: Api::namespaced(admin.clone(), &namespace),
-            registry: Registry::default(),
-            tasks: Vec::new(),
+            process: Process::default(),
+            events: Events::of(REPORTER, &admin, &namespace),
             server,
             admin,
             cluster,
@@ -123,41 +117,19 @@ impl Room {
         // Tests look at all Services of the namespace, of which only ours are to be there.
         let metrics = json!({"service": false});
         let values = json!({"features": ["shared-volumes"], "namespace": self.namespace, "metrics": metrics});
-        let kubeconfig = self.cluster.install_chart("claimkeeper", &self.namespace, &values).await?;
-        self.registry = Registry::default();
-        // This one always leads.
-        let fence = Fence::new();
-        fence.open_until(Instant::now() + Duration::from_hours(1));
-        let config = client::load_config(Some(&kubeconfig))?;
-        let options = ClientOptions::new(&self.registry);
-        let reader = client::build(config.clone(), options.clone())?;
-        let client = FencedClient::build(config, options, &fence)?;
-        let watches = Watches {
-            client: reader.clone(),
-            namespace: Some(self.namespace.clone()),
-            list_mode: ListMode::Streamed,
-            readiness: Readiness::default(),
-            registry: self.registry.clone(),
-        };
-        let (recorder, worker) = Recorder::new(reader, REPORTER, "test", &self.registry);
+        let Means { client, watches, recorder, .. } =
+            self.process.start(&self.cluster, &self.namespace, &values, REPORTER).await?;
         let claims = Store::<Claim>::new(vec![|_| true], vec![]);
         let caches = Caches::beside(&claims);
-        let source = StorageOs::new(source, &self.registry).map_err(anyhow::Error::msg)?;
-        let feature = SharedVolumes::new(caches.clone(), Arc::new(source), client, recorder, &self.registry, settings);
-        self.tasks.extend([
-            tokio::spawn(worker.run(CancellationToken::new())).abort_handle(),
-            tokio::spawn(watches.feed(&claims)).abort_handle(),
-            tokio::spawn(watches.feed_selected(VOLUME_ID, &caches.services)).abort_handle(),
-            tokio::spawn(watches.feed_selected(WITHOUT_SELECTOR, &caches.slices)).abort_handle(),
-            tokio::spawn(watches.feed_selected(VOLUME_ID, &caches.endpoints)).abort_handle(),
-            tokio::spawn(async move { feature.run(CancellationToken::new()).await }).abort_handle(),
-        ]);
+        let registry = &self.process.registry;
+        let source = StorageOs::new(source, registry).map_err(anyhow::Error::msg)?;
+        let feature = SharedVolumes::new(caches.clone(), Arc::new(source), client, recorder, registry, settings);
+        self.process.spawn(watches.feed(&claims));
+        self.process.spawn(watches.feed_selected(VOLUME_ID, &caches.services));
+        self.process.spawn(watches.feed_selected(WITHOUT_SELECTOR, &caches.slices));
+        self.process.spawn(watches.feed_selected(VOLUME_ID, &caches.endpoints));
+        self.process.spawn(async move { feature.run(CancellationToken::new()).await });
         Ok(())
-    }
-
-    /// The feature ends at once, as if its process were killed.
-    pub(crate) fn kill(&mut self) {
-        self.tasks.drain(..).for_each(|task| task.abort());
     }
 
     /// A claim of 1 GiB that many pods may use.
@@ -170,7 +142,7 @@ impl Room {
                 "resources": {"requests": {"storage": "1Gi"}},
             },
         });
-        merge(&mut claim, change);
+        merge(&mut claim, &change);
         Ok(self.claims.create(&PostParams::default(), &serde_json::from_value(claim)?).await?)
     }
 
@@ -254,22 +226,17 @@ impl Room {
         .await
     }
 
-    /// Our events about an object of this uid: type, reason and note.
-    pub(crate) async fn events(&self, uid: Option<String>) -> Result<Vec<(String, String, String)>> {
-        let events: Api<Event> = Api::namespaced(self.admin.clone(), &self.namespace);
-        let fields = format!("reportingController={REPORTER}");
-        let events = events.list(&ListParams::default().fields(&fields)).await?.items;
-        let about = events.into_iter().filter(|event| event.regarding.as_ref().is_some_and(|found| found.uid == uid));
-        let tell = |event: Event| [event.type_, event.reason, event.note].map(Option::unwrap_or_default).into();
-        Ok(about.map(tell).collect())
+    /// Our events about the object of this uid.
+    pub(crate) async fn events(&self, uid: Option<String>) -> Result<Vec<Told>> {
+        self.events.about(uid.as_deref()).await
     }
 
     /// Waits for an event of this type and reason and returns its note.
     pub(crate) async fn told(&self, uid: Option<String>, kind: &str, reason: &str) -> Result<String> {
         eventually(&format!("an event {reason}"), async || {
-            let events = self.events(uid.clone()).await?;
-            let found = events.iter().find(|(is, why, _)| is == kind && why == reason);
-            found.map(|(_, _, note)| note.clone()).with_context(|| format!("there are {events:?}"))
+            let told = self.events(uid.clone()).await?;
+            let found = told.iter().find(|told| told.kind == kind && told.reason == reason);
+            found.map(|told| told.note.clone()).with_context(|| format!("there are {told:?}"))
         })
         .await
     }
@@ -278,8 +245,8 @@ impl Room {
     pub(crate) async fn until_counted(&self, reason: &str, volumes: u64) -> Result<()> {
         let series = format!(r#"claimkeeper_shared_volumes{{reason="{reason}"}}"#);
         eventually(&format!("{volumes} volumes that are {reason}"), async || {
-            let found = self.metric(&series);
-            ensure!(found == volumes, "there are {found}: {:?}", self.metrics("claimkeeper_shared_volumes"));
+            let found = self.process.metric(&series);
+            ensure!(found == volumes, "there are {found}: {:?}", self.process.metrics("claimkeeper_shared_volumes"));
             Ok(())
         })
         .await
@@ -287,7 +254,7 @@ impl Room {
 
     /// Waits until the source was asked so often more, and what it said has been taken in.
     pub(crate) async fn after_polls(&self, polls: u64) -> Result<()> {
-        let count = || self.metric("storageos_shared_volume_reconcile_duration_seconds_count");
+        let count = || self.process.metric("storageos_shared_volume_reconcile_duration_seconds_count");
         let before = count();
         eventually("more polls", async || {
             let found = count();
@@ -299,7 +266,8 @@ impl Room {
 
     /// Waits until all that was to be looked at has been.
     pub(crate) async fn until_idle(&self) -> Result<()> {
-        let count = |series: &str, queue: &str| self.metric(&format!(r#"workqueue_{series}{{name="{queue}"}}"#));
+        let count =
+            |series: &str, queue: &str| self.process.metric(&format!(r#"workqueue_{series}{{name="{queue}"}}"#));
         eventually("the end of all work", async || {
             for queue in ["shared-volumes", "shared-volumes-others"] {
                 let (added, done) = (count("adds_total", queue), count("work_duration_seconds_count", queue));
@@ -312,25 +280,7 @@ impl Room {
 
     /// How often all was read and found right.
     pub(crate) fn verifications(&self) -> u64 {
-        self.metric(r#"claimkeeper_shared_volumes_decisions_total{decision="leave",reason="AlreadyPublished"}"#)
-    }
-
-    /// The value of the series whose line starts like this.
-    pub(crate) fn metric(&self, series: &str) -> u64 {
-        let text = self.registry.encode();
-        let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
-        line.map_or(0, |value| value.parse().unwrap())
-    }
-
-    /// All series whose lines start like this.
-    pub(crate) fn metrics(&self, start: &str) -> Vec<String> {
-        self.registry.encode().lines().filter(|line| line.starts_with(start)).map(str::to_owned).collect()
-    }
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        self.kill();
+        self.process.metric(r#"claimkeeper_shared_volumes_decisions_total{decision="leave",reason="AlreadyPublished"}"#)
     }
 }
 
@@ -345,11 +295,4 @@ pub(crate) fn targets(slice: &EndpointSlice) -> Vec<String> {
         .flat_map(|endpoint| endpoint.addresses.iter())
         .flat_map(|address| ports().map(move |port| format!("{address}:{port}")))
         .collect()
-}
-
-pub(crate) fn merge(into: &mut Value, change: Value) {
-    match change {
-        Value::Object(change) => change.into_iter().for_each(|(key, value)| merge(&mut into[&key], value)),
-        change => *into = change,
-    }
 }

@@ -118,7 +118,7 @@ async fn after_a_failover_the_address_is_the_same_and_leads_to_the_new_server() 
     assert_eq!(address, format!("{}:2049", room.cluster_ip("files").await?));
     assert_eq!(room.server.published(&id)?, Some(address));
     assert_eq!(room.server.requests_to(Route::MountEndpoint).len(), 1, "it was published again");
-    assert_eq!(room.metric("claimkeeper_shared_volumes_failover_duration_seconds_count"), 1);
+    assert_eq!(room.process.metric("claimkeeper_shared_volumes_failover_duration_seconds_count"), 1);
     Ok(())
 }
 
@@ -189,7 +189,7 @@ async fn a_service_that_was_deleted_is_made_again_with_its_address() -> Result<(
     assert_eq!(after.spec.and_then(|spec| spec.cluster_ip), before.spec.and_then(|spec| spec.cluster_ip));
     assert_eq!(room.server.published(&id)?, Some(address));
     assert_eq!(room.server.requests_to(Route::MountEndpoint).len(), 1);
-    assert_eq!(room.metric("claimkeeper_shared_volumes_changed_addresses_total"), 0);
+    assert_eq!(room.process.metric("claimkeeper_shared_volumes_changed_addresses_total"), 0);
     Ok(())
 }
 
@@ -208,7 +208,7 @@ async fn a_verified_volume_is_read_again_only_when_its_time_is_over() -> Result<
     })
     .await?;
 
-    room.kill();
+    room.process.kill();
     let settings = Settings { cache_expiry: Duration::from_secs(1), ..room.defaults() };
     let source = room.source();
     room.enter(settings, source).await?;

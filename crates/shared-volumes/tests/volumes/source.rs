@@ -82,7 +82,7 @@ async fn an_api_that_is_away_changes_nothing_and_is_left_alone() -> Result<()> {
     let (files, address) = room.published("files", HERE).await?;
     room.server.close().await;
     eventually("failures", async || {
-        let failed = room.metrics("storageos_api_helper_total");
+        let failed = room.process.metrics("storageos_api_helper_total");
         let open = failed.iter().any(|line| line.contains(r#"error="circuit_open""#));
         ensure!(open, "{failed:?}");
         Ok(())
@@ -154,7 +154,8 @@ async fn a_write_that_comes_too_late_is_repeated_at_once_from_what_is_there_now(
         "each write is made from what was read right before it"
     );
     let published = |error: &str| {
-        room.metric(&format!(r#"storageos_api_helper_total{{error="{error}",function="set_external_endpoint"}}"#))
+        room.process
+            .metric(&format!(r#"storageos_api_helper_total{{error="{error}",function="set_external_endpoint"}}"#))
     };
     assert_eq!((published(""), published("stale_write")), (1, 0), "it was not repeated at once");
     Ok(())
@@ -227,15 +228,15 @@ async fn credentials_are_read_for_each_login_and_metrics_survive_those_that_fail
     let id = room.share("files", HERE).await?;
     let failed = r#"storageos_api_helper_total{error="authentication",function="setup"}"#;
     eventually("a login that fails", async || {
-        ensure!(room.metric(failed) >= 2, "none");
+        ensure!(room.process.metric(failed) >= 2, "none");
         Ok(())
     })
     .await?;
     // The whitespace is that of editors.
     room.server.write_secret("storageos\n", &format!(" {}\n", testbed::storageos::PASSWORD))?;
     room.until_published(&id).await?;
-    assert!(room.metric(r#"storageos_api_requests_total{code="200",method="get"}"#) > 0);
-    assert!(room.metric(r#"storageos_api_request_duration_seconds_count{method="put"}"#) > 0);
+    assert!(room.process.metric(r#"storageos_api_requests_total{code="200",method="get"}"#) > 0);
+    assert!(room.process.metric(r#"storageos_api_request_duration_seconds_count{method="put"}"#) > 0);
     Ok(())
 }
 
@@ -248,7 +249,7 @@ async fn a_request_is_given_up_in_time() -> Result<()> {
     let room = room.start_with(settings, source).await?;
     room.published("files", HERE).await?;
     eventually("the end of the one that hangs", async || {
-        let given_up = room.metric(r#"storageos_api_helper_total{error="timeout",function="list_namespaces"}"#);
+        let given_up = room.process.metric(r#"storageos_api_helper_total{error="timeout",function="list_namespaces"}"#);
         ensure!(given_up == 1, "{given_up} were given up");
         Ok(())
     })
@@ -288,10 +289,10 @@ async fn a_list_that_fails_is_asked_for_again_at_the_next_poll_and_not_before() 
     room.after_polls(5).await?;
     let asked = room.server.requests_to(Route::Namespaces).len() as u64;
     // Three may be under way.
-    let polls = room.metric("storageos_shared_volume_reconcile_duration_seconds_count") + 3;
+    let polls = room.process.metric("storageos_shared_volume_reconcile_duration_seconds_count") + 3;
     assert!(asked <= polls, "asked {asked} times in {polls} polls");
     assert_eq!(room.server.requests_to(Route::Login).len(), 1, "who is refused is still who he was");
-    assert_eq!(room.metric(r#"storageos_api_helper_total{error="",function="list_shared_volumes"}"#), 0);
+    assert_eq!(room.process.metric(r#"storageos_api_helper_total{error="",function="list_shared_volumes"}"#), 0);
     room.server.clear_fault(refused);
     room.until_published(&id).await?;
     Ok(())
@@ -338,7 +339,10 @@ async fn a_refresh_that_fails_ends_nothing() -> Result<()> {
         let found = room.server.requests_to(Route::Login).len();
         assert!(found >= logins, "{found} logins after {status}");
         if status == 500 {
-            assert_eq!(room.metric(r#"storageos_api_helper_total{error="server",function="refresh_token"}"#), 1);
+            assert_eq!(
+                room.process.metric(r#"storageos_api_helper_total{error="server",function="refresh_token"}"#),
+                1
+            );
         }
     }
     Ok(())
@@ -355,7 +359,7 @@ async fn tokens_that_expire_while_nobody_can_log_in_end_nothing() -> Result<()> 
     }
     let failed = r#"storageos_api_helper_total{error="authentication",function="reset_api"}"#;
     eventually("logins that fail", async || {
-        ensure!(room.metric(failed) >= 10, "{} so far", room.metric(failed));
+        ensure!(room.process.metric(failed) >= 10, "{} so far", room.process.metric(failed));
         Ok(())
     })
     .await?;
@@ -377,7 +381,7 @@ async fn credentials_that_cannot_be_read_are_waited_for() -> Result<()> {
     let id = room.share("files", HERE).await?;
     let failed = r#"storageos_api_helper_total{error="credentials",function="setup"}"#;
     eventually("a login without credentials", async || {
-        ensure!(room.metric(failed) >= 2, "none");
+        ensure!(room.process.metric(failed) >= 2, "none");
         Ok(())
     })
     .await?;

@@ -138,7 +138,7 @@ async fn a_restart_finishes_what_was_begun() -> Result<()> {
     room.enter(settings.clone(), source.clone()).await?;
     let id = room.share("files", HERE).await?;
     room.until_leads("files", Some(HERE)).await?;
-    room.kill();
+    room.process.kill();
     room.server.clear_fault(fault);
     assert_eq!(room.server.published(&id)?, None);
     room.enter(settings, source).await?;
@@ -151,7 +151,7 @@ async fn a_restart_finishes_what_was_begun() -> Result<()> {
 async fn a_restart_finishes_what_was_half_withdrawn() -> Result<()> {
     let mut room = Room::open("half-withdrawn").await?;
     let (id, _) = room.published("files", HERE).await?;
-    room.kill();
+    room.process.kill();
     room.server.failover(&id, Endpoint::Null)?;
     // It was killed between the slice and the Endpoints object.
     let shut = json!({"endpoints": [{"addresses": ["10.1.0.4"], "conditions": {"ready": false, "serving": false}}]});

@@ -235,7 +235,7 @@ pub(super) fn written(setup: &Setup, now: &Volume, seen: &Volume, node: Option<N
             patch["metadata"].as_object_mut().map(|metadata| metadata.remove("finalizers"));
         }
         let mut json = json_of(setup, now);
-        sample::merge(&mut json, &patch);
+        json_patch::merge(&mut json, &patch);
         model_of(setup, now, &json, node)
     })
 }

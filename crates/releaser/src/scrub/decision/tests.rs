@@ -4,7 +4,7 @@ use cluster::{ObjectKey, volume::VolumePhase};
 
 use super::*;
 use crate::{
-    sample::{merge, volume, volume_with},
+    sample::{volume, volume_with},
     scrub::{QUARANTINED, SCRUB},
 };
 
@@ -15,7 +15,7 @@ fn handed_over(change: &Value) -> Arc<Volume> {
         "spec": {"claimRef": {"namespace": "ops", "name": "scrub-v1", "uid": "k1"}},
         "status": {"phase": "Bound"},
     });
-    merge(&mut all, change);
+    json_patch::merge(&mut all, change);
     Arc::new(volume_with(&all))
 }
 
