@@ -75,14 +75,15 @@ impl<'de> Deserialize<'de> for Range {
     }
 }
 
-/// An address and a port, or nothing: no names, no zones, no port 0.
+/// An address and a port, or nothing: no names, no zones, no port 0, and no zeros in front of one, of which there could be any number.
 #[must_use]
 pub fn parse(text: &str) -> Option<SocketAddr> {
     let endpoint: SocketAddr = text.parse().ok()?;
     let zoned = matches!(endpoint, SocketAddr::V6(v6) if v6.scope_id() != 0 || text.contains('%'));
     // An IPv4 address in IPv6's clothes is refused by Kubernetes, and by who compares texts.
     let disguised = matches!(endpoint.ip(), IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some());
-    (endpoint.port() != 0 && !zoned && !disguised).then_some(endpoint)
+    let zeros = text.rsplit(':').next().is_some_and(|port| port.starts_with('0'));
+    (!zeros && !zoned && !disguised).then_some(endpoint)
 }
 
 /// Why nobody may be led to an address.
@@ -137,6 +138,8 @@ mod tests {
             "1.2.3.4",
             "1.2.3.4:",
             "1.2.3.4:0",
+            "1.2.3.4:080",
+            "[::4:32:3]:0000000000000000000000000000000000000000007",
             "1.2.3.4:65536",
             "1.2.3.4:-1",
             "1.2.3.4:nfs",
